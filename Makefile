@@ -1,0 +1,39 @@
+PYTHON_TOOLS := .venv/bin
+UV := $(or $(SWE_ROLLOUT_CACHE),$(HOME)/.cache/swe-rollout)/uv/bin/uv
+COMPILE := UV_PYTHON_DOWNLOADS=never $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.10
+SCRIPTS = $(shell find . -name '*.sh' -not -path './.*') .ci/run
+
+.DEFAULT_GOAL := help
+.PHONY: help setup samples demo test bench lint lock clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+
+setup: ## Install what this machine lacks; a second run does nothing
+	@setup/setup.sh
+
+samples: setup ## Build the sample tasks and their images
+	@$(PYTHON_TOOLS)/python -m data.build
+
+demo: samples ## Run real sessions on the sample tasks with scripted policies, no GPU
+	@setup/demo.sh
+
+test: samples ## Run the whole test suite
+	$(PYTHON_TOOLS)/python -m pytest
+
+bench: samples ## Measure the server on this machine
+	$(PYTHON_TOOLS)/python -m bench
+
+lint: setup ## Check style, types and shell scripts
+	$(PYTHON_TOOLS)/ruff check
+	$(PYTHON_TOOLS)/ruff format --check
+	$(PYTHON_TOOLS)/mypy
+	shellcheck -x $(SCRIPTS)
+
+lock: setup ## Renew the locks after a change in pyproject.toml
+	$(COMPILE) --group dev pyproject.toml -o requirements.lock
+	echo uv | $(COMPILE) --no-header - -o setup/uv.txt
+
+clean: ## Remove .venv and the tools' caches; samples and uv stay in the cache folder
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
