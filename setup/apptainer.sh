@@ -78,7 +78,8 @@ install_with_private_libc() {
     place "$unpacked/apptainer" /usr/lib/x86_64-linux-gnu/apptainer
     [[ -r /etc/apptainer/apptainer.conf ]] || place "$scratch/root/etc/apptainer" /etc/apptainer
     mkdir -p /var/lib/apptainer/mnt/session
-    # The name on PATH appears last: a setup that was cut short starts again.
+    # In /usr/bin, because the program looks for its parts relative to itself; and last, so that
+    # a setup that was cut short starts again.
     place "$scratch/root/usr/bin/apptainer" /usr/bin/apptainer
 }
 

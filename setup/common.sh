@@ -45,7 +45,8 @@ apt_refresh() {
 apt_install() {
     apt_refresh
     say "installing $*"
-    # An earlier run that was cut short may have left packages unpacked but not configured.
-    quietly "dpkg --configure -a" dpkg --configure -a
+    # A first failure may be due to an earlier run that was cut short between unpacking and configuring.
+    apt install --no-install-recommends "$@" >>"$log" 2>&1 </dev/null ||
+        dpkg --configure -a >>"$log" 2>&1 </dev/null || true
     quietly "apt-get install" apt install --no-install-recommends "$@"
 }
