@@ -1,6 +1,6 @@
 PYTHON_TOOLS := .venv/bin
 UV := $(or $(SWE_ROLLOUT_CACHE),$(HOME)/.cache/swe-rollout)/uv/bin/uv
-COMPILE := UV_PYTHON_DOWNLOADS=never $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.10
+COMPILE := UV_PYTHON_DOWNLOADS=never $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url
 SCRIPTS = $(shell find . -name '*.sh' -not -path './.*') .ci/run
 
 .DEFAULT_GOAL := help
@@ -31,8 +31,8 @@ lint: setup ## Check style, types and shell scripts
 	shellcheck -x $(SCRIPTS)
 
 lock: setup ## Renew the locks after a change in pyproject.toml
-	$(COMPILE) --group dev pyproject.toml -o requirements.lock
-	echo uv | $(COMPILE) --no-header - -o setup/uv.txt
+	$(COMPILE) --group dev --python-version 3.10 pyproject.toml -o requirements.lock
+	echo uv | $(COMPILE) --no-header --python-version 3.10 - -o setup/uv.txt
 
 clean: ## Remove .venv and the tools' caches; samples and uv stay in the cache folder
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -42,6 +42,7 @@ wait_until_ready() {
 }
 
 mkdir -p "$run"
+: >"$server_log"
 # In a session of its own: Ctrl-C is for this script, which then stops the server in good order.
 R2E_DATA_PATH=$samples/data R2E_SIF_DIR=$samples/sifs setsid "$python" agent_server.py --port 0 \
     --work-dir "$run/work" --train-group-size 4 --config environment.timeout=5 >"$server_log" 2>&1 </dev/null &
