@@ -15,7 +15,7 @@ class Outcome:
 
     status: Ending
     agent_exit_status: str = ""
-    """mini-swe-agent's word for the end of the run (Submitted, LimitsExceeded, ...); empty if the run never ended itself."""
+    """mini-swe-agent's word for the end of the run (Submitted, LimitsExceeded, ...); empty if it never ended itself."""
     submission: str = ""
     """What the agent printed after the submit marker, byte for byte."""
     reward: float | None = None

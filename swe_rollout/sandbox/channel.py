@@ -1,0 +1,174 @@
+"""The host's end of the command loop (`loop.sh`): one message per command on a pipe."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from swe_rollout.cancellation import Cancellation
+from swe_rollout.errors import AgentFault, SandboxError
+
+LOOP = Path(__file__).with_name("loop.sh")
+MOUNT_POINT = "/.channel"
+OUTPUT_LIMIT_BYTES = 8 << 20
+"""Of a longer output the first and the last half of this are kept."""
+SILENCE_LIMIT_SECONDS = 60.0
+"""How long the loop may take to end a command it was told to end."""
+_CHUNK = 1 << 16
+_ANSWER_LIMIT_BYTES = 100
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What one command did."""
+
+    raw: bytes
+    """Standard output and standard error in the order they were written."""
+    elided: int
+    """Bytes left out of the middle of `raw`."""
+    returncode: int
+    """As `bash -c` in another shell would report it: 128 + n after signal n."""
+    timed_out: bool
+    seconds: float
+
+    @property
+    def output(self) -> str:
+        """`raw` as UTF-8, with replacement characters."""
+        return self.raw.decode("utf-8", "replace")
+
+
+class BoundedOutput:
+    """Keeps the first and the last bytes of a stream in bounded memory."""
+
+    def __init__(self, limit: int = OUTPUT_LIMIT_BYTES) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._elided = 0
+
+    def add(self, data: bytes) -> None:
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:] if room > 0 else data
+        surplus = len(self._tail) - self._half
+        if surplus > self._half:
+            # Trimmed in large strides: a deletion at the front moves all that is behind it.
+            del self._tail[:surplus]
+            self._elided += surplus
+
+    def close(self) -> tuple[bytes, int]:
+        """What was kept, with a note where something is left out, and how many bytes that is."""
+        surplus = max(0, len(self._tail) - self._half)
+        elided = self._elided + surplus
+        gap = f"\n[{elided} bytes left out]\n".encode() if elided else b""
+        return bytes(self._head + gap + self._tail[surplus:]), elided
+
+
+class Channel:
+    """Runs commands through the loop of one sandbox. Used by one thread; `Cancellation` may end a wait from another.
+
+    The folder is mounted read-only inside: the sandbox can read its own commands and write to the FIFOs, nothing else.
+    """
+
+    def __init__(self, folder: Path, *, environment: Mapping[str, str], cwd: str, process_limit: int) -> None:
+        self._folder = folder
+        self._number = 0
+        folder.mkdir(mode=0o755)
+        (folder / "loop.sh").write_bytes(LOOP.read_bytes())
+        (folder / "environment").write_bytes(
+            b"".join(f"{name}={value}".encode() + b"\0" for name, value in environment.items())
+        )
+        (folder / "cwd").write_text(cwd)
+        (folder / "process_limit").write_text(str(process_limit))
+
+    def attach(self, requests: IO[bytes], answers: IO[bytes], loop_pid: int) -> None:
+        """Take over the pipes of a loop that has said it is ready. `loop_pid` is its process id on the host."""
+        self._requests = requests
+        self._answers = answers
+        self._loop_pid = loop_pid
+
+    def run(self, command: str, *, timeout: float, cancellation: Cancellation) -> CommandResult:
+        """Run `command` and wait for its shell to end; at `timeout` seconds end it with all it started.
+
+        Raises `SandboxError` when the sandbox has died, `AgentFault` when it no longer answers as the loop does
+        (only a process inside can bring that about) and `Cancelled`; after any of them the sandbox can only be closed.
+        """
+        self._number += 1
+        script, fifo = self._folder / str(self._number), self._folder / f"{self._number}.out"
+        script.write_bytes(command.encode("utf-8", "replace").replace(b"\0", b""))
+        os.mkfifo(fifo)
+        fifo.chmod(0o622)
+        output_fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        wake_fd = os.eventfd(0)
+        try:
+            with cancellation.waking(lambda: os.eventfd_write(wake_fd, 1)):
+                return self._converse(output_fd, wake_fd, timeout, cancellation)
+        finally:
+            os.close(output_fd)
+            os.close(wake_fd)
+            fifo.unlink()
+            script.unlink()
+
+    def _converse(self, output_fd: int, wake_fd: int, timeout: float, cancellation: Cancellation) -> CommandResult:
+        started = time.monotonic()
+        deadline, timed_out = started + timeout, False
+        output, answer = BoundedOutput(), b""
+        poll = select.poll()
+        for fd in (output_fd, self._answers.fileno(), wake_fd):
+            poll.register(fd, select.POLLIN)
+        self._send(f"{self._number}\n".encode())
+        while not answer.endswith(b"\n"):
+            now = time.monotonic()
+            if timed_out and now > deadline + SILENCE_LIMIT_SECONDS:
+                raise AgentFault("SandboxBroken", "the sandbox no longer ends its commands")
+            if now >= deadline:
+                # Told again while it does not answer: the signal may have come before the command's shell.
+                timed_out = True
+                self._end_command()
+            wait = 0.2 if timed_out else deadline - now
+            ready = {fd for fd, _ in poll.poll(max(1.0, wait * 1000))}
+            cancellation.check()
+            if output_fd in ready and not _read_available(output_fd, output, once=True):
+                poll.unregister(output_fd)
+            if self._answers.fileno() in ready:
+                data = os.read(self._answers.fileno(), _CHUNK)
+                if not data:
+                    raise SandboxError("the sandbox died while a command ran")
+                answer += data
+                if len(answer) > _ANSWER_LIMIT_BYTES:
+                    break
+        _read_available(output_fd, output, once=False)
+        number, _, code = answer.decode("ascii", "replace").strip().partition(" ")
+        if number != str(self._number) or not code.isdigit():
+            raise AgentFault("SandboxBroken", f"the sandbox answered {answer[:100]!r}")
+        return CommandResult(*output.close(), int(code), timed_out, time.monotonic() - started)
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._requests.write(message)
+        except OSError as error:
+            raise SandboxError("the sandbox died between two commands") from error
+
+    def _end_command(self) -> None:
+        try:
+            os.kill(self._loop_pid, signal.SIGUSR1)
+        except ProcessLookupError as error:
+            raise SandboxError("the sandbox died while a command ran") from error
+
+
+def _read_available(fd: int, output: BoundedOutput, *, once: bool) -> bool:
+    """Move what the pipe holds to `output`; False when no process has it open for writing any more."""
+    while True:
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        output.add(data)
+        if once:
+            return True

@@ -1,0 +1,32 @@
+"""From a task's docker image name to a SIF that is whole."""
+
+import struct
+from pathlib import Path
+
+from swe_rollout.errors import ImageError
+
+_HEADER = struct.Struct("<32s10s3s3s16s8q")
+_MAGIC = b"SIF_MAGIC\0"
+
+
+def sif_name(docker_image: str) -> str:
+    """The SIF's file name: the image name with `/` and `:` replaced by `__`, as the setup script writes it."""
+    return docker_image.replace("/", "__").replace(":", "__") + ".sif"
+
+
+def check_sif(path: Path) -> None:
+    """Raise `ImageError`, naming the file, unless it is a SIF as long as its header says.
+
+    Reads 128 bytes: an empty file, an error page saved as an image and a copy that was cut short are found without
+    starting anything. The layout is the SIF global header, version 01.
+    """
+    try:
+        with path.open("rb") as file:
+            header, size = file.read(_HEADER.size), path.stat().st_size
+    except OSError as error:
+        raise ImageError(f"image {path} cannot be read: {error.strerror}; build it again") from error
+    if len(header) < _HEADER.size or not header[32:].startswith(_MAGIC):
+        raise ImageError(f"image {path} is not a SIF file ({size} bytes); build it again")
+    *_, data_offset, data_length = _HEADER.unpack(header)
+    if size < data_offset + data_length:
+        raise ImageError(f"image {path} is cut short: {size} bytes of {data_offset + data_length}; build it again")

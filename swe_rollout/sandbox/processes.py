@@ -1,0 +1,72 @@
+"""Finding and ending processes of ours, by process id.
+
+What a process was started for is read from the kernel, not from its name: the folder of its sandbox
+stands in its environment (Apptainer's own processes) or in its mounts (the FUSE helpers, which have
+neither our environment nor our process group).
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def loop_pid(front: int) -> int | None:
+    """The host's id of process 1 of the sandbox whose Apptainer front process is `front`."""
+    pending = [front]
+    while pending:
+        pid = pending.pop()
+        if _is_process_one(pid):
+            return pid
+        pending += _children(pid)
+    return None
+
+
+def belonging_to(folder: Path) -> list[int]:
+    """Ids of all processes outside this one that work for the sandboxes below `folder`."""
+    mark = os.fsencode(folder)
+    return [pid for pid in _all() if pid != os.getpid() and _mentions(pid, mark)]
+
+
+def end_all(folder: Path, *, seconds: float = 10.0) -> list[int]:
+    """Kill every process that works for the sandboxes below `folder`; returns those still there after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while pids := belonging_to(folder):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return pids
+        time.sleep(0.01)
+    return []
+
+
+def _all() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return children
+
+
+def _is_process_one(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                ids = line.split()[1:]
+                return len(ids) > 1 and ids[-1] == "1"
+    return False
+
+
+def _mentions(pid: int, mark: bytes) -> bool:
+    for name in ("environ", "mountinfo"):
+        with contextlib.suppress(OSError):
+            if mark in Path(f"/proc/{pid}/{name}").read_bytes():
+                return True
+    return False

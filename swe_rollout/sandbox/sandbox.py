@@ -1,0 +1,187 @@
+"""One sandbox: `apptainer exec` of a SIF as a child process, with the command loop inside."""
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swe_rollout.cancellation import Cancellation
+from swe_rollout.errors import SandboxError
+from swe_rollout.sandbox import processes
+from swe_rollout.sandbox.channel import MOUNT_POINT, Channel, CommandResult
+from swe_rollout.sandbox.confinement import Confinement
+from swe_rollout.sandbox.images import check_sif
+from swe_rollout.sandbox.scratch import Scratch, remove_tree
+
+START_SECONDS = 120.0
+CLOSE_SECONDS = 5.0
+DEFAULT_FLAGS = (
+    # The image's own /root and /tmp stay visible (uv keeps its interpreters under /root); nothing of the host does.
+    *("--contain", "--cleanenv", "--no-home", "--no-mount", "tmp"),
+    # No environment value is evaluated by a shell.
+    "--no-eval",
+    "--no-privs",
+    # Own processes, shared memory and an empty network. Without Apptainer's init, the loop is process 1.
+    *("--pid", "--ipc", "--no-init", "--net", "--network", "none"),
+)
+
+
+@dataclass(frozen=True)
+class SandboxHost:
+    """What all sandboxes of one server have in common."""
+
+    confinement: Confinement
+    scratch: Scratch
+    apptainer: str = "apptainer"
+    flags: Sequence[str] = DEFAULT_FLAGS
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for every command, over the image's own."""
+    cwd: str = "/testbed"
+    process_limit: int = 4096
+    """Processes of one sandbox; the kernel does not hold root to it."""
+
+
+class Sandbox:
+    """A running sandbox. Use it from one thread; a `Cancellation` may end any wait from another.
+
+    `folder` is its own on the host; `layer` below it is the one whose `upper` holds all that was changed, readable
+    after `close`. `discard` removes both.
+    """
+
+    def __init__(self, host: SandboxHost, image: Path, *, binds: Sequence[tuple[Path, str]] = ()) -> None:
+        """Prepare the folders of a sandbox; `start` brings it up. `binds` are mounted read-only.
+
+        Raises `ImageError` for a damaged image.
+        """
+        check_sif(image)
+        self._host = host
+        self._image = image
+        self._binds = binds
+        self.folder = host.scratch.new_folder("sandbox")
+        self.layer = self.folder / "layer"
+        self.layer.mkdir(mode=0o755)
+        host.confinement.own(self.layer)
+        self._channel = Channel(
+            self.folder / "channel",
+            environment=host.environment,
+            cwd=host.cwd,
+            process_limit=host.process_limit,
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, cancellation: Cancellation) -> None:
+        """Start it and wait until the command loop answers. Raises `SandboxError` with Apptainer's own words."""
+        try:
+            process = subprocess.Popen(
+                self._command_line(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                start_new_session=True,
+                cwd="/",
+                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self._host.scratch.home)}
+                | {"APPTAINER_CACHEDIR": str(self.folder)},
+            )
+        except OSError as error:
+            raise SandboxError(f"cannot start {self._host.apptainer}: {error}; run `make setup`") from error
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._wait_until_ready(process, cancellation)
+        loop = processes.loop_pid(process.pid)
+        if loop is None:
+            raise SandboxError(f"the sandbox of {self._image.name} died right after its start")
+        self._channel.attach(process.stdin, process.stdout, loop)
+
+    def run(self, command: str, *, timeout: float, cancellation: Cancellation) -> CommandResult:
+        """Run `command` as `bash -c` would in a new shell; see `Channel.run` for `timeout` and the errors."""
+        return self._channel.run(command, timeout=timeout, cancellation=cancellation)
+
+    def close(self) -> None:
+        """End the sandbox and everything in it. Idempotent; the layer stays."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        loop = processes.loop_pid(process.pid)
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        if loop is not None:
+            with contextlib.suppress(ProcessLookupError):
+                # Process 1 takes everything in its namespace along, and Apptainer then unmounts in good order.
+                os.kill(loop, 9)
+        try:
+            process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+        processes.end_all(self.folder)
+
+    def discard(self) -> None:
+        """Close it and remove its layer."""
+        self.close()
+        remove_tree(self.folder)
+
+    def _command_line(self) -> list[str]:
+        host = self._host
+        binds = [(self.folder / "channel", MOUNT_POINT), *self._binds]
+        return [
+            *host.confinement.command(shutil.which(host.apptainer) or host.apptainer),
+            "--silent",
+            "exec",
+            *host.confinement.flags(host.scratch.empty),
+            *host.flags,
+            *("--overlay", str(self.layer), "--pwd", "/"),
+            *(part for source, target in binds for part in ("--bind", f"{source}:{target}:ro")),
+            str(self._image),
+            *("/bin/bash", f"{MOUNT_POINT}/loop.sh"),
+        ]
+
+    def _wait_until_ready(self, process: "subprocess.Popen[bytes]", cancellation: Cancellation) -> None:
+        assert process.stdout is not None
+        deadline = time.monotonic() + START_SECONDS
+        said = b""
+        wake_fd = os.eventfd(0)
+        try:
+            poll = select.poll()
+            poll.register(process.stdout, select.POLLIN)
+            poll.register(wake_fd, select.POLLIN)
+            with cancellation.waking(lambda: os.eventfd_write(wake_fd, 1)):
+                while not said.endswith(b"ready\n"):
+                    ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+                    cancellation.check()
+                    if not ready:
+                        raise SandboxError(f"the sandbox of {self._image.name} did not start in {START_SECONDS:.0f} s")
+                    data = os.read(process.stdout.fileno(), 4096)
+                    if not data:
+                        raise SandboxError(f"the sandbox of {self._image.name} cannot start: {_last_words(said)}")
+                    said = (said + data)[-8192:]
+        finally:
+            os.close(wake_fd)
+
+
+@contextlib.contextmanager
+def running(
+    host: SandboxHost, image: Path, cancellation: Cancellation, *, binds: Sequence[tuple[Path, str]] = ()
+) -> Iterator[Sandbox]:
+    """A started sandbox that is gone with its layer after the block."""
+    sandbox = Sandbox(host, image, binds=binds)
+    try:
+        sandbox.start(cancellation)
+        yield sandbox
+    finally:
+        sandbox.discard()
+
+
+def _last_words(said: bytes) -> str:
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    fatal = [line for line in lines if line.startswith("FATAL")]
+    return (fatal or lines or ["Apptainer said nothing"])[-1].removeprefix("FATAL:").strip()

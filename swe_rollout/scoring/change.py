@@ -1,0 +1,119 @@
+"""What the agent changed below the task's tree, taken from its sandbox's layer.
+
+The layer is a folder on the host, in overlayfs form (kernel.org, "Overlay Filesystem": whiteouts are
+character devices 0/0, opaque folders carry an xattr) or in that of fuse-overlayfs (`.wh.` files). It is
+read with plain file calls after the sandbox has ended, never through a tool that the agent could have
+replaced, and links in it are never followed.
+"""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_rollout.errors import AgentFault, ScoringError
+
+STAYS_BEHIND = frozenset({".git", ".venv", "r2e_tests", "run_tests.sh", "__pycache__", ".pytest_cache"})
+"""Names that do not travel to the judge, wherever they stand: the image's own are used there."""
+_WHITEOUT_PREFIX = ".wh."
+_OPAQUE_MARKS = frozenset({".wh..wh..opq", ".wh..opq"})
+_OPAQUE_XATTRS = frozenset(
+    {"trusted.overlay.opaque", "user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.fuseoverlayfs.opaque"}
+)
+_UNREADABLE_XATTRS = ("overlay.redirect", "overlay.metacopy")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A filtered copy of what was written, and what has to go before it is laid over the image's tree."""
+
+    folder: Path
+    """Holds `tree/`, and `removed`: NUL-separated paths below the task's tree."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not any((self.folder / "tree").iterdir()) and not (self.folder / "removed").stat().st_size
+
+
+def capture(layer: Path, cwd: str, folder: Path) -> Change:
+    """Move what `layer` holds of `cwd` (the tree's path in the sandbox) to `folder`, which is created.
+
+    The layer is used up. Raises `AgentFault` when the agent left something that is no tree, and `ScoringError`
+    when the layer is in a form that cannot be read.
+    """
+    folder.mkdir(mode=0o755)
+    tree, source = folder / "tree", layer / "upper" / cwd.lstrip("/")
+    removed: list[bytes] = []
+    try:
+        (layer / "upper").chmod(0o755)
+        mode = source.lstat().st_mode if os.path.lexists(source) else None
+        if mode is None:
+            tree.mkdir()
+        elif stat.S_ISDIR(mode):
+            source.rename(tree)
+            if _is_opaque(tree):
+                removed.append(b".")
+            removed += _filter(tree, b"")
+        else:
+            raise AgentFault("TreeRemoved", f"{cwd} is no longer a folder")
+        tree.chmod(0o755)
+        (folder / "removed").write_bytes(b"".join(path + b"\0" for path in removed))
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise AgentFault("TreeUnreadable", f"the tree below {cwd} is nested too deeply to be judged") from error
+        raise ScoringError(f"the sandbox's layer cannot be read: {error}") from error
+    return Change(folder)
+
+
+def _filter(folder: Path, prefix: bytes) -> Iterator[bytes]:
+    """Strip `folder` of what stays behind and of the layer's marks; yields what the marks say is removed."""
+    folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IRWXU)
+    for entry in list(os.scandir(folder)):
+        path, name = Path(entry.path), os.fsencode(entry.name)
+        status = entry.stat(follow_symlinks=False)
+        if entry.name in STAYS_BEHIND or entry.name.endswith(".pyc"):
+            _remove(path, status)
+        elif entry.name in _OPAQUE_MARKS:
+            path.unlink()
+        elif stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
+            path.unlink()
+            yield prefix + name
+        elif entry.name.startswith(_WHITEOUT_PREFIX):
+            path.unlink()
+            hidden = entry.name.removeprefix(_WHITEOUT_PREFIX)
+            if hidden not in STAYS_BEHIND:
+                yield prefix + os.fsencode(hidden)
+        elif stat.S_ISDIR(status.st_mode):
+            if _is_opaque(path):
+                yield prefix + name
+            yield from _filter(path, prefix + name + b"/")
+        elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+            if stat.S_ISREG(status.st_mode):
+                path.chmod(stat.S_IMODE(status.st_mode) & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
+            yield prefix + name  # whatever the image has there, even a folder, gives way to it
+        else:
+            path.unlink()  # a FIFO, socket or device is no part of a change
+
+
+def _is_opaque(folder: Path) -> bool:
+    names = os.listxattr(folder, follow_symlinks=False)
+    if any(name.endswith(_UNREADABLE_XATTRS) for name in names):
+        raise ScoringError(f"the sandbox's layer uses overlayfs {names[0]}, which this server does not read")
+    return any(name in _OPAQUE_XATTRS for name in names) or any(
+        os.path.lexists(folder / mark) for mark in _OPAQUE_MARKS
+    )
+
+
+def _remove(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        for parent, folders, _ in os.walk(path):
+            for name in folders:
+                child = Path(parent, name)
+                if not child.is_symlink():
+                    child.chmod(stat.S_IRWXU)
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,0 +1,40 @@
+"""The sandbox an agent works in: prepared, and without what it must not see."""
+
+from pathlib import Path
+
+from swe_rollout.cancellation import Cancellation
+from swe_rollout.config import SetupSection
+from swe_rollout.errors import AgentFault, SetupError
+from swe_rollout.sandbox.channel import CommandResult
+from swe_rollout.sandbox.sandbox import Sandbox
+from swe_rollout.scoring.judge import HIDDEN_TESTS, RUNNER, TESTS_LINK
+
+_SEAL = (Path(__file__).parent / "seal.sh").read_text()
+_HIDDEN = f"{HIDDEN_TESTS} {TESTS_LINK} {RUNNER} /root/{TESTS_LINK} /root/{RUNNER}"
+
+
+class AgentWorkspace:
+    """Runs the agent's commands in its sandbox."""
+
+    def __init__(self, sandbox: Sandbox, setup: SetupSection, cancellation: Cancellation) -> None:
+        """Prepare a started sandbox. Raises `SetupError` naming the step that failed."""
+        self._sandbox = sandbox
+        self._cancellation = cancellation
+        self.noise = ""
+        """What an empty command prints, such as the complaints of a start-up file: it stands before every output."""
+        for what, script in (
+            ("the setup script", setup.script),
+            ("hiding the tests and the repository's future", f"set -- {_HIDDEN}\n{_SEAL}"),
+        ):
+            try:
+                result = self.run(script, setup.timeout)
+            except AgentFault as fault:
+                raise SetupError(f"{what} broke the sandbox: {fault}") from fault
+            if result.returncode != 0 or result.timed_out:
+                ending = "timed out" if result.timed_out else f"failed with exit code {result.returncode}"
+                raise SetupError(f"{what} {ending}: {result.output.strip()[-500:]}")
+        self.noise = self.run(":", setup.timeout).output
+
+    def run(self, command: str, timeout: float) -> CommandResult:
+        """See `Sandbox.run`."""
+        return self._sandbox.run(command, timeout=timeout, cancellation=self._cancellation)
