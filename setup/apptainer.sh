@@ -60,7 +60,7 @@ install_with_private_libc() {
     trap 'rm -rf "$scratch"' EXIT
     mkdir -p "$scratch/lists/partial"
     echo "deb [signed-by=$keyring] $mirror unstable main" >"$scratch/unstable.list"
-    quietly "reading Debian unstable's package list" unstable_apt update
+    quietly "reading Debian unstable's package list" unstable_apt -o APT::Update::Error-Mode=any update
     fetch apptainer
     needs=$(dpkg-deb -f "$scratch"/debs/apptainer_*.deb Depends | grep -oE '\blib[a-z0-9.+-]+')
     # shellcheck disable=SC2086 # a list of package names
