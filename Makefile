@@ -1,6 +1,7 @@
+SHELL := /bin/bash
 PYTHON_TOOLS := .venv/bin
-UV := $(or $(SWE_ROLLOUT_CACHE),$(HOME)/.cache/swe-rollout)/uv/bin/uv
-COMPILE := UV_PYTHON_DOWNLOADS=never $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url
+UV = $(shell . setup/common.sh && echo $$cache)/uv/bin/uv
+COMPILE = UV_PYTHON_DOWNLOADS=never $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url
 SCRIPTS = $(shell find . -name '*.sh' -not -path './.*') .ci/run
 
 .DEFAULT_GOAL := help

@@ -4,7 +4,9 @@ set -euo pipefail
 
 # shellcheck disable=SC2034 # read by the scripts that source this
 readonly INSTALL_GUIDE=https://apptainer.org/docs/admin/main/installation.html
-cache=${SWE_ROLLOUT_CACHE:-~/.cache/swe-rollout}
+# Root's home is closed to the user that its sandboxes run as.
+if [[ $(id -u) == 0 ]]; then cache=/var/cache/swe-rollout; else cache=~/.cache/swe-rollout; fi
+cache=${SWE_ROLLOUT_CACHE:-$cache}
 log=$cache/setup.log
 export DEBIAN_FRONTEND=noninteractive
 # useradd lives outside an ordinary user's PATH.

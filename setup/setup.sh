@@ -3,6 +3,7 @@
 # Every step looks at the thing itself first, so a second run does nothing and a lost part comes back.
 #   PYTHON                     the Python to build .venv from (default python3)
 #   SWE_ROLLOUT_CACHE          folder outside the checkout for uv, logs and samples
+#                              (default /var/cache/swe-rollout for root, else ~/.cache/swe-rollout)
 #   AGENT_SERVER_SANDBOX_USER  user that sandboxes run as when the server is root
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=setup/common.sh
@@ -116,13 +117,14 @@ try_sandbox() {
         return
     fi
     say "trying a sandbox"
-    found=$(.venv/bin/python -m swe_rollout.sandbox.probe 2>>"$log" 9>&-) ||
-        die "no sandbox works on this machine: ${found:-$(tail -n 1 "$log")}; Apptainer's install guide: $INSTALL_GUIDE"
+    found=$(.venv/bin/python -m swe_rollout.sandbox.probe 2>>"$log" 9>&-) || die "$(tail -n 1 "$log")"
     printf '%s\n%s\n' "$fingerprint" "$found" >"$record.new"
     mv "$record.new" "$record"
 }
 
 mkdir -p "$cache"
+# Whatever umask is in force: sandboxes read the images below.
+[[ ! -O $cache ]] || chmod a+rx "$cache"
 exec 9>"$cache/setup.lock"
 flock -n 9 || {
     say "waiting for another setup to end"
@@ -136,4 +138,4 @@ setup/apptainer.sh
 ensure_sandbox_user
 ensure_fuse
 try_sandbox
-say "ready ($found)"
+say "ready: $found"

@@ -37,7 +37,7 @@ def test_a_second_setup_does_nothing() -> None:
     assert again.returncode == 0, again.stderr
     assert again.stderr == ""
     (line,) = again.stdout.splitlines()
-    assert line.startswith("setup: ready (")
+    assert line.startswith("setup: ready: ")
     assert before == {path: path.stat().st_mtime_ns for path in environment.glob("lib/python*/site-packages/*")}
 
 
