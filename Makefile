@@ -29,7 +29,7 @@ lint: setup ## Check style, types and shell scripts
 	$(PYTHON_TOOLS)/ruff check
 	$(PYTHON_TOOLS)/ruff format --check
 	$(PYTHON_TOOLS)/mypy
-	shellcheck -x $(SCRIPTS)
+	shellcheck $(SCRIPTS)
 
 lock: setup ## Renew the locks after a change in pyproject.toml
 	$(COMPILE) --group dev --python-version 3.10 pyproject.toml -o requirements.lock

@@ -1,5 +1,4 @@
 # Shared by the setup scripts, which source it: progress lines, a log for the noisy tools, apt.
-# shellcheck shell=bash
 set -euo pipefail
 
 # shellcheck disable=SC2034 # read by the scripts that source this

@@ -1,5 +1,4 @@
 # Sourced by the scripts at the top of the checkout: everything that is missing is told in one message.
-# shellcheck shell=bash
 
 # require "VARIABLE..." "COMMAND..."
 require() {

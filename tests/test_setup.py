@@ -86,6 +86,6 @@ def test_all_that_a_script_misses_is_told_at_once(
 def test_every_script_is_clean() -> None:
     scripts = _run("find", ".", "-name", "*.sh", "-not", "-path", "./.*").stdout.split()
 
-    result = _run("shellcheck", "-x", ".ci/run", *scripts)
+    result = _run("shellcheck", ".ci/run", *scripts)
 
     assert result.returncode == 0, result.stdout
