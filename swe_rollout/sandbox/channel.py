@@ -85,11 +85,15 @@ class Channel:
         (folder / "cwd").write_text(cwd)
         (folder / "process_limit").write_text(str(process_limit))
 
-    def attach(self, requests: IO[bytes], answers: IO[bytes], loop_pid: int) -> None:
-        """Take over the pipes of a loop that has said it is ready. `loop_pid` is its process id on the host."""
+    def attach(self, requests: IO[bytes], answers: IO[bytes], *, loop_pid: int, front_fd: int) -> None:
+        """Take over the pipes of a loop that has said it is ready.
+
+        `loop_pid` is its process id on the host, `front_fd` becomes readable when Apptainer's front process ends.
+        """
         self._requests = requests
         self._answers = answers
         self._loop_pid = loop_pid
+        self._front_fd = front_fd
 
     def run(self, command: str, *, timeout: float, cancellation: Cancellation) -> CommandResult:
         """Run `command` and wait for its shell to end; at `timeout` seconds end it with all it started.
@@ -118,7 +122,7 @@ class Channel:
         deadline, timed_out = started + timeout, False
         output, answer = BoundedOutput(), b""
         poll = select.poll()
-        for fd in (output_fd, self._answers.fileno(), wake_fd):
+        for fd in (output_fd, self._answers.fileno(), self._front_fd, wake_fd):
             poll.register(fd, select.POLLIN)
         self._send(f"{self._number}\n".encode())
         while not answer.endswith(b"\n"):
@@ -132,6 +136,8 @@ class Channel:
             wait = 0.2 if timed_out else deadline - now
             ready = {fd for fd, _ in poll.poll(max(1.0, wait * 1000))}
             cancellation.check()
+            if self._front_fd in ready:
+                raise SandboxError("the sandbox died while a command ran")
             if output_fd in ready and not _read_available(output_fd, output, once=True):
                 poll.unregister(output_fd)
             if self._answers.fileno() in ready:

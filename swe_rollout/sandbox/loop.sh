@@ -71,7 +71,7 @@ while read -r number; do
     expired=''
     (
         # `bash -c` is what gives the command its meaning; the text is read, not passed.
-        cd "$cwd" || { echo "$cwd is gone; this command runs in /"; cd /; }
+        cd "$cwd" 2>/dev/null || { echo "$cwd is gone; this command runs in /"; cd /; }
         unset OLDPWD
         exec "$BASH" -c "eval \"\$(<$channel/$number)\"" bash
     ) </dev/null >"$channel/$number.out" 2>&1 &

@@ -26,7 +26,7 @@ def loop_pid(front: int) -> int | None:
 
 def belonging_to(folder: Path) -> list[int]:
     """Ids of all processes outside this one that work for the sandboxes below `folder`."""
-    mark = os.fsencode(folder)
+    mark = os.fsencode(folder) + b"/"
     return [pid for pid in _all() if pid != os.getpid() and _mentions(pid, mark)]
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,6 +74,8 @@ class Sandbox:
             process_limit=host.process_limit,
         )
         self._process: subprocess.Popen[bytes] | None = None
+        self._loop: int | None = None
+        self._front_fd: int | None = None
 
     def start(self, cancellation: Cancellation) -> None:
         """Start it and wait until the command loop answers. Raises `SandboxError` with Apptainer's own words."""
@@ -86,7 +89,7 @@ class Sandbox:
                 start_new_session=True,
                 cwd="/",
                 env={"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self._host.scratch.home)}
-                | {"APPTAINER_CACHEDIR": str(self.folder)},
+                | {"APPTAINER_CACHEDIR": str(self.folder / "cache")},
             )
         except OSError as error:
             raise SandboxError(f"cannot start {self._host.apptainer}: {error}; run `make setup`") from error
@@ -94,10 +97,11 @@ class Sandbox:
         assert process.stdin is not None
         assert process.stdout is not None
         self._wait_until_ready(process, cancellation)
-        loop = processes.loop_pid(process.pid)
-        if loop is None:
+        self._front_fd = os.pidfd_open(process.pid)
+        self._loop = processes.loop_pid(process.pid)
+        if self._loop is None:
             raise SandboxError(f"the sandbox of {self._image.name} died right after its start")
-        self._channel.attach(process.stdin, process.stdout, loop)
+        self._channel.attach(process.stdin, process.stdout, loop_pid=self._loop, front_fd=self._front_fd)
 
     def run(self, command: str, *, timeout: float, cancellation: Cancellation) -> CommandResult:
         """Run `command` as `bash -c` would in a new shell; see `Channel.run` for `timeout` and the errors."""
@@ -110,19 +114,20 @@ class Sandbox:
             return
         assert process.stdin is not None
         assert process.stdout is not None
-        loop = processes.loop_pid(process.pid)
         with contextlib.suppress(OSError):
             process.stdin.close()
-        if loop is not None:
+        if self._loop is not None and process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 # Process 1 takes everything in its namespace along, and Apptainer then unmounts in good order.
-                os.kill(loop, 9)
+                os.kill(self._loop, signal.SIGKILL)
         try:
             process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
         process.stdout.close()
+        if self._front_fd is not None:
+            os.close(self._front_fd)
         processes.end_all(self.folder)
 
     def discard(self) -> None:
