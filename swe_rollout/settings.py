@@ -1,0 +1,215 @@
+"""The server's settings: environment variables and command line flags, checked once, never changed after."""
+
+import argparse
+import inspect
+import os
+import secrets
+import shlex
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from swe_rollout.errors import StartupError
+
+_PREFIX = "AGENT_SERVER_"
+_UNSAFE_IN_MOUNTS = ":,\\\n"
+"""Apptainer splits mount and overlay arguments at the first two; the kernel unescapes the others."""
+
+
+def _work_dir() -> Path:
+    """$SWE_ROLLOUT_CACHE/work"""
+    cache = os.environ.get("SWE_ROLLOUT_CACHE") or "~/.cache/swe-rollout"
+    return Path(cache, "work").expanduser().absolute()
+
+
+def _tmp_dir() -> Path:
+    """swe-rollout-<uid> in the system's folder for temporary files"""
+    return Path(tempfile.gettempdir(), f"swe-rollout-{os.getuid()}").absolute()
+
+
+def _reward_concurrency() -> int:
+    """one per 8 CPUs, at least 4"""
+    return max(4, (os.cpu_count() or 1) // 8)
+
+
+def _run_id() -> str:
+    """random"""
+    return secrets.token_hex(8)
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_dir():
+        raise ValueError("no such folder")
+    return path
+
+
+_Folder = Annotated[Path, AfterValidator(_absolute)]
+_ExistingFolder = Annotated[_Folder, AfterValidator(_existing)]
+_Specs = Annotated[
+    tuple[str, ...],
+    NoDecode,
+    BeforeValidator(lambda specs: tuple(shlex.split(specs)) if isinstance(specs, str) else specs),
+]
+
+
+class Settings(BaseSettings):
+    """One value per setting: the flag if given, else the variable if set and not empty, else the default."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        validate_by_alias=True,
+        validate_by_name=True,
+    )
+
+    r2e_data_path: _ExistingFolder = Field(validation_alias="R2E_DATA_PATH")
+    """The folder that holds the parquet files of the training and evaluation rows."""
+    r2e_sif_dir: _ExistingFolder = Field(validation_alias="R2E_SIF_DIR")
+    """The folder that holds one SIF per image that the rows name."""
+    host: str = Field("127.0.0.1", min_length=1)
+    """The address to listen on."""
+    port: int = Field(8765, ge=0, le=65535)
+    """The port to listen on; 0 takes a free one and the start line says which."""
+    work_dir: _Folder = Field(default_factory=_work_dir)
+    """Where each session leaves its trajectory, patch and test log."""
+    tmp_dir: _Folder = Field(default_factory=_tmp_dir)
+    """Where the sandboxes' writable layers live while they run; a local disk is best."""
+    config: _Specs = ()
+    """YAML files or key=value settings merged over agent_config.yaml, in order. The flag may be repeated; the
+    variable is split as a shell would."""
+    train_concurrency: int = Field(64, ge=1)
+    """Training sessions that may have a sandbox at the same time."""
+    eval_concurrency: int = Field(64, ge=1)
+    """Evaluation sessions that may have a sandbox at the same time."""
+    reward_concurrency: int = Field(default_factory=_reward_concurrency, ge=1)
+    """Submissions that may be judged at the same time."""
+    train_group_size: int = Field(8, ge=1)
+    """Training sessions that share one row; must be the trainer's samples per prompt."""
+    eval_group_size: int = Field(1, ge=1)
+    """Evaluation sessions that share one row."""
+    shuffle: bool = True
+    """Whether training rows are shuffled anew each epoch."""
+    seed: int = 42
+    """The seed of that shuffle."""
+    max_sessions: int = Field(4000, ge=1)
+    """Sessions that may be open at the same time, running or waiting; more are asked to come again."""
+    http_threads: int = Field(1200, ge=8)
+    """Threads that answer HTTP. One is taken by each client that waits for its session's end."""
+    record_ttl_seconds: float = Field(3600.0, ge=300.0, allow_inf_nan=False)
+    """How long the record of an ended session is kept. A client that lost the answer asks again for some
+    minutes."""
+    confinement: Literal["auto", "unprivileged", "root"] = "auto"
+    """Who sandboxes run as on this machine: auto and unprivileged never give them the host's root,
+    root is faster."""
+    sandbox_user: str = Field("swe-sandbox", min_length=1)
+    """The user that sandboxes run as if the server is root."""
+    run_id: str = Field(default_factory=_run_id, min_length=1)
+    """A name for this launch, told by /healthz, so that a launcher knows its own server from an older one."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Settings":
+        slots = self.train_concurrency + self.eval_concurrency
+        if self.max_sessions < slots:
+            raise ValueError(
+                f"AGENT_SERVER_MAX_SESSIONS={self.max_sessions} is less than the {slots} sessions that "
+                "AGENT_SERVER_TRAIN_CONCURRENCY and AGENT_SERVER_EVAL_CONCURRENCY allow; raise it"
+            )
+        if unsafe := set(_UNSAFE_IN_MOUNTS) & set(str(self.tmp_dir)):
+            raise ValueError(
+                f"AGENT_SERVER_TMP_DIR={str(self.tmp_dir)!r} is used as a mount and cannot contain "
+                f"{' or '.join(map(repr, sorted(unsafe)))}; choose another folder"
+            )
+        return self
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of the setting called `name`."""
+    alias = Settings.model_fields[name].validation_alias
+    return alias if isinstance(alias, str) else _PREFIX + name.upper()
+
+
+def load_settings(argv: Sequence[str]) -> Settings:
+    """Settings from the command line over the environment.
+
+    Prints the help and raises `SystemExit` for `--help`. Raises `StartupError` with one line that names every
+    flag or variable that is unknown, missing or wrong.
+    """
+    given: dict[str, Any] = vars(_parser().parse_args(argv))
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise StartupError("; ".join(_explain(dict(e), given) for e in error.errors())) from None
+
+
+def _explain(error: dict[str, Any], given: dict[str, Any]) -> str:
+    if not error["loc"]:
+        return str(error["ctx"]["error"])
+    name = next(n for n in Settings.model_fields if error["loc"][0] in (n, variable_of(n)))
+    if error["type"] == "missing":
+        meaning = _meaning(Settings.model_fields[name]).rstrip(".")
+        return f"{variable_of(name)} (or {_flag(name)}) is not set: {meaning}"
+    source = f"{_flag(name)} " if name in given else f"{variable_of(name)}="
+    return f"{source}{str(error['input'])!r}: {error['msg'].removeprefix('Value error, ')}"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise StartupError(f"{message} (--help lists the settings)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="agent_server.py",
+        description="Runs coding-agent sessions for a trainer and answers over HTTP.",
+        epilog="A flag beats its environment variable; an empty variable counts as not set.",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name, field in Settings.model_fields.items():
+        text = f"{variable_of(name)}, {_default(field)}. {_meaning(field)}"
+        parser.add_argument(
+            _flag(name),
+            dest=name,
+            action="append" if name == "config" else "store",
+            default=argparse.SUPPRESS,
+            metavar=_metavar(name, field),
+            help=text.replace("%", "%%"),
+        )
+    return parser
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _metavar(name: str, field: FieldInfo) -> str:
+    if name == "confinement":
+        return "auto|unprivileged|root"
+    if name == "config":
+        return "SPEC"
+    names = {int: "N", float: "SECONDS", bool: "true|false", Path: "FOLDER"}
+    return next((name for kind, name in names.items() if field.annotation is kind), "TEXT")
+
+
+def _meaning(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split())
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default_factory is not None:
+        return f"default: {inspect.getdoc(field.default_factory)}"
+    return f"default: {field.default if field.default != () else 'none'}"
