@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""The agent server: leases tasks, runs mini-swe-agent in sandboxes, scores submissions, answers over HTTP."""
+
+import logging
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from swe_rollout.errors import StartupError
+from swe_rollout.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from swe_rollout.agent import MyAgent as MyAgent
+    from swe_rollout.assembly import Parts
+    from swe_rollout.sessions import Sessions
+
+log = logging.getLogger("swe_rollout.server")
+
+_SECONDS_TO_END_SESSIONS = 8.0
+_SECONDS_TO_SEND_ANSWERS = 2.0
+
+
+def __getattr__(name: str) -> Any:
+    # mini-swe-agent takes seconds to import; a process that only serves HTTP or prints its help need not.
+    if name == "MyAgent":
+        from swe_rollout.agent import MyAgent
+
+        return MyAgent
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the server until a signal ends it; the exit code. If it must not start it says why in one line."""
+    try:
+        settings = load_settings(sys.argv[1:] if argv is None else argv)
+        log_to_stderr()
+        from swe_rollout.assembly import assemble
+        from swe_rollout.listener import bind
+
+        # Before anything slow: a port that is taken should be known at once.
+        sock = bind(settings.host, settings.port)
+        return serve(settings, assemble(settings), sock)
+    except StartupError as error:
+        print(f"agent_server.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def build(settings: Settings, parts: "Parts") -> "tuple[Sessions, Flask]":
+    """The sessions of this server and the application that serves them."""
+    from swe_rollout.metrics import Metrics
+    from swe_rollout.sessions import Sessions
+    from swe_rollout.web import create_app
+
+    metrics = Metrics()
+    sessions = Sessions(
+        parts.run,
+        parts.pools,
+        max_open=settings.max_sessions,
+        record_ttl=settings.record_ttl_seconds,
+        on_end=metrics.ended,
+    )
+    metrics.watch(sessions.counts, parts.slots)
+    app = create_app(sessions, metrics, parts, run_id=settings.run_id, http_threads=settings.http_threads)
+    return sessions, app
+
+
+def serve(settings: Settings, parts: "Parts", sock: socket.socket) -> int:
+    """Answer on `sock` until SIGTERM or SIGINT, then end every session and sandbox.
+
+    Returns 128 + the signal's number. Call it from the main thread. Raises `StartupError` if the address
+    was taken meanwhile.
+    """
+    from swe_rollout.listener import Listener, raise_file_limit
+
+    raise_file_limit()
+    sessions, app = build(settings, parts)
+    listener = Listener(app, sock, threads=settings.http_threads)
+    signals: list[int] = []
+
+    def stop() -> None:
+        log.info("stopping: %s", signal.Signals(signals[0]).name)
+        try:
+            for session_id in sessions.close("the server is stopping", seconds=_SECONDS_TO_END_SESSIONS):
+                log.error("%s did not end in time; its processes are killed", session_id)
+            parts.close()
+        finally:
+            listener.stop(seconds=_SECONDS_TO_SEND_ANSWERS)
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
+        if len(signals) == 1:
+            threading.Thread(target=stop, name="stop").start()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    log.info("listening on %s run=%s epoch=%s %s", listener.url, settings.run_id, sessions.epoch, _facts(parts))
+    listener.run()
+    log.info("stopped")
+    return 128 + signals[0]
+
+
+def log_to_stderr() -> None:
+    """One line per event: UTC time, level, what."""
+    handler = logging.StreamHandler()
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("swe_rollout").setLevel(logging.INFO)
+    # It warns of every request that waits for a thread.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+
+
+def _facts(parts: "Parts") -> str:
+    from swe_rollout.session import MODES
+
+    tasks = parts.tasks()
+    words = [
+        f"{mode}: {tasks[mode]['rows']} rows, {tasks[mode]['images']} images" if mode in tasks else f"{mode}: no rows"
+        for mode in MODES
+    ]
+    slots = ", ".join(f"{name} {pool.capacity}" for name, pool in parts.slots.items())
+    return "; ".join([*words, f"slots: {slots}", f"confinement: {parts.confinement}"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

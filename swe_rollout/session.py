@@ -1,0 +1,179 @@
+"""One session: what the client asked for, where it stands, how it ended."""
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from swe_rollout.cancellation import Cancellation
+from swe_rollout.outcome import Ending, Outcome
+
+if TYPE_CHECKING:
+    from swe_rollout.tasks import Task
+
+Mode = Literal["train", "eval"]
+Stage = Literal["queued", "running", "scoring"]
+"""The stages of a live session, in the only order in which they are passed. Stages may be left out."""
+Status = Literal[Stage, Ending]
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+STAGES: tuple[Stage, ...] = get_args(Stage)
+REQUEST_ID = r"^req-[A-Za-z0-9._:-]+$"
+REQUEST_ID_LENGTH = 200
+_ERROR_LENGTH = 2000
+
+
+class SessionRequest(BaseModel):
+    """The body of a create call. Other fields are ignored, so that other versions of a client work.
+
+    The trainer uses a session's id as its API key too, so neither shows in a `repr`.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", use_attribute_docstrings=True)
+
+    session_id: str = Field(min_length=1, max_length=500, repr=False)
+    """The trainer's name for the session."""
+    group_id: str = Field(min_length=1, max_length=500)
+    """Sessions of one group get the same task."""
+    mode: Mode
+    base_url: str = Field(max_length=2000, pattern=r"^https?://\S+$")
+    """Root of the trainer's chat API, passed on as it is."""
+    api_key: SecretStr = Field(min_length=1, max_length=500)
+    request_id: str | None = Field(None, max_length=REQUEST_ID_LENGTH, pattern=REQUEST_ID, repr=False)
+    """The client's own name for this call: the same call sent again finds the same session."""
+
+
+class RequestError(Exception):
+    """A request is refused; nothing has changed. `status` is the HTTP status, `field` the part at fault."""
+
+    def __init__(self, status: int, code: str, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.field = field
+
+
+class Session:
+    """A task and the state of one attempt at it. Thread-safe.
+
+    Invariants: `status` only moves forward; `outcome` is set exactly once, together with the last status;
+    `ended` is set after that, by the owner, and wakes exactly those who wait for this session.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        request: SessionRequest,
+        task: "Task",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.id = session_id
+        self.request = request
+        self.task = task
+        self.cancellation = Cancellation()
+        self.ended = threading.Event()
+        self.opened_at = datetime.now(timezone.utc)
+        self.status: Status = "queued"
+        self.outcome: Outcome | None = None
+        self.n_calls = 0
+        """Model calls made so far; the rollout keeps it."""
+        self.timings: dict[str, float] = {}
+        self._clock = clock
+        self._opened = clock()
+        self._lock = threading.Lock()
+
+    def advance(self, stage: Stage) -> None:
+        """Tell that the session has reached `stage`. Going back, or on after the end, changes nothing."""
+        with self._lock:
+            if self.status in STAGES and STAGES.index(stage) > STAGES.index(self.status):
+                self.status = stage
+
+    def note(self, name: str, seconds: float) -> None:
+        """Add `seconds` to the time spent in the phase called `name`. After the end nothing is added."""
+        with self._lock:
+            if self.outcome is None:
+                self.timings[name] = self.timings.get(name, 0.0) + seconds
+
+    def end(self, outcome: Outcome) -> bool:
+        """Set the end; False, and nothing changed, if there was one before."""
+        with self._lock:
+            if self.outcome is not None:
+                return False
+            if outcome.error is not None:
+                outcome = dataclasses.replace(outcome, error=self.without_key(one_line(outcome.error)))
+            self.timings["total"] = self._clock() - self._opened
+            self.n_calls = max(self.n_calls, outcome.n_calls)
+            self.outcome = outcome
+            self.status = outcome.status
+            return True
+
+    def without_key(self, text: str) -> str:
+        """`text` with the API key blotted out: a trainer's endpoint may quote it when it refuses a call."""
+        return text.replace(self.request.api_key.get_secret_value(), "[api key]")
+
+    def view(self) -> dict[str, Any]:
+        """All that the session's own client may know, ready for JSON."""
+        with self._lock:
+            outcome = self.outcome
+            return {
+                "session_id": self.id,
+                "client_session_id": self.request.session_id,
+                "group_id": self.request.group_id,
+                "mode": self.request.mode,
+                "task_id": self.task.id,
+                "status": self.status,
+                "exit_code": outcome.exit_code if outcome else None,
+                "error": outcome.error if outcome else None,
+                "agent_exit_status": outcome.agent_exit_status if outcome else None,
+                "submission": encodable(outcome.submission) if outcome else None,
+                "reward": outcome.reward if outcome else None,
+                "reason": encodable(outcome.reason) if outcome else None,
+                "n_calls": self.n_calls,
+                "timings": {name: round(seconds, 6) for name, seconds in self.timings.items()},
+            }
+
+    def summary(self) -> dict[str, Any]:
+        """What anybody may know: no submission, and nothing that opens the trainer's API."""
+        view = self.view()
+        del view["client_session_id"], view["submission"]
+        return view | {"opened_at": self.opened_at.isoformat(timespec="milliseconds")}
+
+    def ending(self) -> str:
+        """The end in one line for the log."""
+        with self._lock:
+            outcome = self.outcome
+            if outcome is None:
+                return self.status
+            words = {
+                "status": outcome.status,
+                "exit_status": outcome.agent_exit_status,
+                "reward": outcome.reward,
+                "calls": self.n_calls,
+                "seconds": round(self.timings["total"], 3),
+                "reason": outcome.reason,
+                "error": outcome.error,
+            }
+        return " ".join(f"{name}={shown(word)}" for name, word in words.items() if word not in ("", None))
+
+
+def one_line(text: str) -> str:
+    """`text` on a single line of bounded length."""
+    line = encodable(" ".join(text.split()))
+    return line if len(line) <= _ERROR_LENGTH else line[: _ERROR_LENGTH - 1] + "…"
+
+
+def shown(value: object) -> str:
+    """`value` for a log line: quoted where it would not read as one word."""
+    text = str(value)
+    return text if text.isprintable() and not set(text) & set(' "=\\') else json.dumps(text)
+
+
+def encodable(text: str) -> str:
+    """`text` with halves of surrogate pairs replaced: jq refuses JSON that holds one."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,245 @@
+"""All sessions of this server: opened once, ended once, found again for a while."""
+
+import itertools
+import logging
+import re
+import secrets
+import threading
+import time
+import traceback
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from swe_rollout.errors import Cancelled
+from swe_rollout.outcome import Outcome
+from swe_rollout.session import (
+    MODES,
+    REQUEST_ID,
+    REQUEST_ID_LENGTH,
+    STAGES,
+    Mode,
+    RequestError,
+    Session,
+    SessionRequest,
+    Status,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from swe_rollout.tasks import TaskPool
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_SECONDS = 5
+_CANCELLED_EARLY_LIMIT = 10_000
+
+
+class Sessions:
+    """The only owner of sessions and their threads. Thread-safe.
+
+    Invariants, kept under one lock that is never held while anything blocks (a lease is a look-up):
+    - a session id is given once, also across restarts; a request id names at most one session;
+    - every opened session has leased exactly one task and ends exactly once, whatever `run` does;
+    - `_open` holds the sessions that have not ended, `_ended` the others by time of their end, `_by_id` both;
+    - a session that has ended can be found for at least `record_ttl` seconds.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Session], Outcome],
+        pools: "Mapping[Mode, TaskPool]",
+        *,
+        max_open: int,
+        record_ttl: float,
+        on_end: Callable[[Session], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`run` is one rollout, called in the session's own thread. `record_ttl` and `clock` are in seconds.
+
+        `on_end` hears of each end before the session's client does, and must not block.
+        """
+        self.epoch = f"{int(time.time()):x}{secrets.token_hex(3)}"
+        """Names this start of the server; part of every session id."""
+        self._run = run
+        self._pools = pools
+        self._max_open = max_open
+        self._record_ttl = record_ttl
+        self._clock = clock
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._by_id: dict[str, Session] = {}
+        self._by_request: dict[str, Session] = {}
+        self._open: dict[str, Session] = {}
+        self._ended: deque[tuple[float, Session]] = deque()
+        self._totals: Counter[tuple[Mode, Status]] = Counter()
+        self._cancelled_early: OrderedDict[str, str] = OrderedDict()
+        self._closing = False
+
+    def open(self, request: SessionRequest) -> tuple[Session, bool]:
+        """The session of this request, and whether it is new.
+
+        Raises `RequestError`: 409 if the request id stands for another request or the mode has no tasks, 503
+        if there is no room or the server is stopping.
+        """
+        with self._lock:
+            self._sweep()
+            known = self._by_request.get(request.request_id or "")
+            if known is not None:
+                if known.request != request:
+                    raise RequestError(
+                        409,
+                        "request_id_reused",
+                        "this request_id was sent before with other fields; use a new one per session",
+                        field="request_id",
+                    )
+                return known, False
+            session = self._new(request)
+            early = self._cancelled_early.pop(request.request_id or "", None)
+        words = (session.id, request.mode, shown(request.group_id), shown(session.task.id))
+        log.info("%s start mode=%s group=%s task=%s", *words)
+        if early is not None:
+            session.cancellation.cancel(early)
+            self._end(session, Outcome.cancelled(early))
+        else:
+            self._start(session)
+        return session, True
+
+    def get(self, key: str) -> Session:
+        """The session with this id or request id. Raises `RequestError` 404."""
+        with self._lock:
+            self._sweep()
+            session = self._by_id.get(key) or self._by_request.get(key)
+        if session is None:
+            raise _unknown()
+        return session
+
+    def wait(self, key: str, seconds: float) -> Session:
+        """Like `get`, after up to `seconds` of waiting for the session's end."""
+        session = self.get(key)
+        session.ended.wait(seconds)
+        return session
+
+    def cancel(self, key: str, reason: str) -> None:
+        """Give the session up; returns at once. Idempotent, and nothing after the end.
+
+        A request id that is not known yet is remembered, and its session ends as it opens. Any other unknown
+        id raises `RequestError` 404. A session whose rollout is over before it notices ends as it would have.
+        """
+        with self._lock:
+            session = self._by_id.get(key) or self._by_request.get(key)
+            if session is None:
+                if len(key) > REQUEST_ID_LENGTH or not re.fullmatch(REQUEST_ID, key):
+                    raise _unknown()
+                self._cancelled_early[key] = reason
+                while len(self._cancelled_early) > _CANCELLED_EARLY_LIMIT:
+                    self._cancelled_early.popitem(last=False)
+                return
+        session.cancellation.cancel(reason)
+
+    def list(
+        self, *, status: str | None = None, mode: str | None = None, group_id: str | None = None
+    ) -> Sequence[Session]:
+        """Known sessions, newest first, that match every filter given."""
+        with self._lock:
+            self._sweep()
+            sessions = [*reversed(self._by_id.values())]
+        return [
+            session
+            for session in sessions
+            if status in (None, session.status)
+            and mode in (None, session.request.mode)
+            and group_id in (None, session.request.group_id)
+        ]
+
+    def counts(self) -> dict[Mode, dict[Status, int]]:
+        """Per mode: how many sessions are in each stage now, and how many have ended each way so far."""
+        with self._lock:
+            counted = self._totals + Counter((s.request.mode, s.status) for s in self._open.values())
+        statuses: tuple[Status, ...] = (*STAGES, "completed", "failed", "cancelled")
+        return {mode: {status: counted[mode, status] for status in statuses} for mode in MODES}
+
+    @property
+    def closing(self) -> bool:
+        """Whether new sessions are refused because the server is stopping."""
+        return self._closing
+
+    def close(self, reason: str, *, seconds: float) -> Sequence[str]:
+        """Refuse new sessions, cancel the open ones and wait for their end; ids of those still open then."""
+        with self._lock:
+            self._closing = True
+            sessions = [*self._open.values()]
+        for session in sessions:
+            session.cancellation.cancel(reason)
+        deadline = time.monotonic() + seconds
+        return [s.id for s in sessions if not s.ended.wait(max(0.0, deadline - time.monotonic()))]
+
+    def _new(self, request: SessionRequest) -> Session:
+        pool = self._pools.get(request.mode)
+        if pool is None:
+            raise RequestError(
+                409,
+                "no_tasks",
+                f"no {request.mode} rows are loaded: put parquet files that match data.{request.mode} of the "
+                "configuration under R2E_DATA_PATH and start the server again",
+                field="mode",
+            )
+        if self._closing:
+            raise RequestError(503, "stopping", "the server is stopping")
+        if len(self._open) >= self._max_open:
+            raise RequestError(
+                503,
+                "full",
+                f"{len(self._open)} sessions are open, the most that AGENT_SERVER_MAX_SESSIONS allows",
+            )
+        task = pool.lease(request.group_id)
+        session = Session(f"ses_{self.epoch}_{next(self._numbers)}", request, task, clock=self._clock)
+        self._by_id[session.id] = self._open[session.id] = session
+        if request.request_id:
+            self._by_request[request.request_id] = session
+        return session
+
+    def _start(self, session: Session) -> None:
+        thread = threading.Thread(target=self._live, args=(session,), name=session.id, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._end(session, Outcome.failed(f"the machine gives the server no more threads: {error}"))
+
+    def _live(self, session: Session) -> None:
+        outcome = Outcome.failed("internal error: the session's thread stopped without an outcome")
+        try:
+            session.cancellation.check()
+            outcome = self._run(session)
+        except Cancelled as cancelled:
+            outcome = Outcome.cancelled(str(cancelled), n_calls=session.n_calls)
+        except Exception as error:
+            outcome = Outcome.failed(f"internal error: {type(error).__name__}: {error}", n_calls=session.n_calls)
+            log.error("%s bug\n%s", session.id, session.without_key(traceback.format_exc()))
+        finally:
+            self._end(session, outcome)
+
+    def _end(self, session: Session, outcome: Outcome) -> None:
+        with self._lock:
+            if not session.end(outcome):
+                return
+            del self._open[session.id]
+            self._ended.append((self._clock(), session))
+            self._totals[session.request.mode, outcome.status] += 1
+        try:
+            self._on_end(session)
+            log.info("%s end %s", session.id, session.ending())
+        finally:
+            session.ended.set()
+
+    def _sweep(self) -> None:
+        while self._ended and self._ended[0][0] + self._record_ttl <= self._clock():
+            _, session = self._ended.popleft()
+            del self._by_id[session.id]
+            if session.request.request_id:
+                del self._by_request[session.request.request_id]
+
+
+def _unknown() -> RequestError:
+    return RequestError(404, "unknown_session", "no such session: it ended long ago, or the server was restarted")
