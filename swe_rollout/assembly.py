@@ -2,14 +2,14 @@
 
 import hashlib
 import logging
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swe_rollout.errors import StartupError
+from swe_rollout.errors import ImageError, StartupError
 from swe_rollout.outcome import Outcome
+from swe_rollout.sandbox.images import check_sif
 from swe_rollout.session import Mode, Session
 from swe_rollout.settings import Settings, variable_of
 from swe_rollout.slots import Slots
@@ -57,18 +57,17 @@ def assemble(settings: Settings) -> Parts:
     from swe_rollout.model import ChatClient
     from swe_rollout.rollout import Rollout
     from swe_rollout.sandbox.confinement import choose
+    from swe_rollout.sandbox.probe import check_apptainer, open_scratch, try_sandbox
     from swe_rollout.sandbox.sandbox import SandboxHost
-    from swe_rollout.sandbox.scratch import Scratch
     from swe_rollout.scoring.judge import Judge
 
     config = load_config(settings.config)
     loaded = _load(settings, config)
     confinement = choose(settings.confinement, settings.sandbox_user)
-    if shutil.which("apptainer") is None:
-        raise StartupError("apptainer is not on PATH: run `make setup`")
+    check_apptainer()
     for name in ("work_dir", "tmp_dir"):
         _make_folder(name, getattr(settings, name))
-    scratch = Scratch(settings.tmp_dir, settings.run_id, confinement)
+    scratch = open_scratch(settings.tmp_dir, settings.run_id, confinement)
     host = SandboxHost(
         confinement,
         scratch,
@@ -76,6 +75,11 @@ def assemble(settings: Settings) -> Parts:
         cwd=config.environment.cwd,
         process_limit=config.environment.process_limit,
     )
+    try:
+        try_sandbox(host, _whole_image(loaded))
+    except StartupError:
+        scratch.close()
+        raise
     slots: dict[Mode, Slots] = {"train": Slots(settings.train_concurrency), "eval": Slots(settings.eval_concurrency)}
     scoring_slots = Slots(settings.reward_concurrency)
     chat = ChatClient(config.model.connect_timeout)
@@ -147,6 +151,19 @@ def _pools(settings: Settings, loaded: Mapping[Mode, LoadedTasks]) -> dict[Mode,
         )
         for mode, tasks in loaded.items()
     }
+
+
+def _whole_image(loaded: Mapping[Mode, LoadedTasks]) -> Path:
+    """The first image that is not damaged; a session on one that is fails by itself."""
+    images = [task.sif for tasks in loaded.values() for task in tasks.tasks]
+    for image in images:
+        try:
+            check_sif(image)
+        except ImageError as error:
+            log.warning("%s", error)
+        else:
+            return image
+    raise StartupError(f"every image is damaged, the first is {images[0]}: build them again")
 
 
 def _make_folder(name: str, folder: Path) -> None:

@@ -6,8 +6,7 @@ Each family leads to exactly one ending of a session (`outcome.py`):
 - `AgentFault`: the agent broke its own sandbox or tree. The session completes with reward 0.0.
 - `Cancelled`: Relax or the client gave the session up. No reward, no blame.
 
-`StartupError` and `RequestError` never meet a session: the first keeps the server from starting, the
-second refuses one HTTP request.
+`StartupError` never meets a session: it keeps the server from starting.
 """
 
 

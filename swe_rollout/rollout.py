@@ -51,7 +51,8 @@ class Rollout:
             outcome = Outcome.failed(f"{type(error).__name__}: {error}")
         finally:
             attempt.close()
-        outcome = dataclasses.replace(outcome, n_calls=attempt.agent.n_calls)
+        cause = None if outcome.error is None else session.without_key(outcome.error)
+        outcome = dataclasses.replace(outcome, error=cause, n_calls=attempt.agent.n_calls)
         attempt.record(outcome)
         return outcome
 

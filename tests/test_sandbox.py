@@ -409,8 +409,10 @@ def test_a_machine_that_cannot_run_sandboxes_is_told_what_to_set(
                 scratch.close()
         return str(caught.value)
 
-    assert "there is no user 'nobody-here'" in str(pytest.raises(StartupError, choose, "auto", "nobody-here").value)
-    assert "is root; name an ordinary user" in str(pytest.raises(StartupError, choose, "auto", "root").value)
+    with pytest.raises(StartupError, match="there is no user 'nobody-here'"):
+        choose("auto", "nobody-here")
+    with pytest.raises(StartupError, match="is root; name an ordinary user"):
+        choose("auto", "root")
 
     open_folder = _open_folder(tmp_path_factory)
     closed = open_folder / "closed"
