@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.measure import Figures, measure_bash, measure_instance, measure_sandbox
+from swe_rollout.cache import cache_folder
 from swe_rollout.errors import StartupError
 from swe_rollout.sandbox.confinement import choose
 
@@ -53,9 +54,7 @@ def main() -> int:
 
 
 def _first_sample() -> Path | None:
-    default = "/var/cache/swe-rollout" if os.geteuid() == 0 else "~/.cache/swe-rollout"
-    cache = Path(os.environ.get("SWE_ROLLOUT_CACHE") or default).expanduser()
-    return next(iter(sorted((cache / "samples" / "sifs").glob("*.sif"))), None)
+    return next(iter(sorted((cache_folder() / "samples" / "sifs").glob("*.sif"))), None)
 
 
 def _table(instance: Figures, ours: dict[str, Figures]) -> Table:

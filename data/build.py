@@ -11,11 +11,12 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from swe_rollout.cache import cache_folder
 
 # What needs third-party packages is imported only once there is something to build.
 
@@ -31,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--cache",
         type=Path,
         metavar="DIR",
-        default=Path(os.environ.get("SWE_ROLLOUT_CACHE") or "~/.cache/swe-rollout"),
-        help="folder that gets samples/ (default: $SWE_ROLLOUT_CACHE or ~/.cache/swe-rollout)",
+        default=cache_folder(),
+        help="folder that gets samples/ (default: $SWE_ROLLOUT_CACHE, here %(default)s)",
     )
     root = parser.parse_args(arguments).cache.expanduser().resolve() / "samples"
     fingerprint = _fingerprint()

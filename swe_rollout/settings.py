@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from swe_rollout.cache import cache_folder
 from swe_rollout.errors import StartupError
 
 _PREFIX = "AGENT_SERVER_"
@@ -23,8 +24,7 @@ _UNSAFE_IN_MOUNTS = ":,\\\n"
 
 def _work_dir() -> Path:
     """$SWE_ROLLOUT_CACHE/work"""
-    cache = os.environ.get("SWE_ROLLOUT_CACHE") or "~/.cache/swe-rollout"
-    return Path(cache, "work").expanduser().absolute()
+    return cache_folder() / "work"
 
 
 def _tmp_dir() -> Path:

@@ -42,13 +42,6 @@ COLUMNS = {
 
 
 @pytest.fixture(scope="session")
-def samples() -> Path:
-    """The samples in the cache that everything shares, built if they are not there."""
-    subprocess.run(BUILD, cwd=REPOSITORY, check=True)
-    return Path(os.environ.get("SWE_ROLLOUT_CACHE") or "~/.cache/swe-rollout").expanduser() / "samples"
-
-
-@pytest.fixture(scope="session")
 def table(samples: Path) -> pa.Table:
     return pq.read_table(samples / "data/R2E-Gym-Subset/data/train-00000-of-00001.parquet")
 

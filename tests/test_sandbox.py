@@ -1,5 +1,6 @@
 """The sandbox against real Apptainer: bash's own meaning, its limits, its walls, and nothing left behind."""
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -17,7 +18,7 @@ from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import AgentFault, Cancelled, ImageError, SandboxError, StartupError
 from swe_rollout.sandbox import processes
 from swe_rollout.sandbox.channel import OUTPUT_LIMIT_BYTES, CommandResult
-from swe_rollout.sandbox.confinement import choose
+from swe_rollout.sandbox.confinement import Confinement, choose
 from swe_rollout.sandbox.probe import open_scratch, try_sandbox
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
 from swe_rollout.sandbox.scratch import Scratch
@@ -287,6 +288,11 @@ def test_a_layer_holds_renames_and_much_data(host: SandboxHost, sif: Path) -> No
         assert run(sandbox, "pwd").output == "/testbed\n"
 
 
+def _start_and_sleep(sandbox: Sandbox, cancellation: Cancellation) -> None:
+    sandbox.start(cancellation)
+    sandbox.run("sleep 1000", timeout=2000, cancellation=cancellation)
+
+
 def test_waiting_can_be_cancelled(safe_host: SandboxHost, sif: Path) -> None:
     """In a command and during a start; a switch that is already turned is seen at once."""
     cancellation = Cancellation()
@@ -299,10 +305,8 @@ def test_waiting_can_be_cancelled(safe_host: SandboxHost, sif: Path) -> None:
         cancellation = Cancellation()
         threading.Timer(delay, cancellation.cancel, ["enough"]).start()
         sandbox = Sandbox(safe_host, sif)
-        with pytest.raises(Cancelled, match="enough"):
-            while True:
-                sandbox.start(cancellation)
-                sandbox.run("sleep 1000", timeout=2000, cancellation=cancellation)
+        with pytest.raises(Cancelled, match="enough"), contextlib.closing(sandbox):
+            _start_and_sleep(sandbox, cancellation)
         sandbox.discard()
         assert processes.belonging_to(sandbox.folder) == []
         assert not sandbox.folder.exists()
@@ -346,7 +350,7 @@ def test_nothing_is_left_after_kill_9_of_the_server(sif: Path, tmp_path_factory:
         from pathlib import Path
         import time
         from swe_rollout.cancellation import Cancellation
-        from swe_rollout.sandbox.confinement import choose
+        from swe_rollout.sandbox.confinement import Confinement, choose
         from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost
         from swe_rollout.sandbox.scratch import Scratch
         for wanted in ("auto", "root"):
@@ -394,6 +398,14 @@ def test_images_that_cannot_be_used(safe_host: SandboxHost, sif: Path, tmp_path:
     sandbox.discard()
 
 
+def _try(confinement: Confinement, folder: Path, image: Path) -> None:
+    scratch = open_scratch(folder, "probe", confinement)
+    try:
+        try_sandbox(SandboxHost(confinement, scratch), image)
+    finally:
+        scratch.close()
+
+
 def test_a_machine_that_cannot_run_sandboxes_is_told_what_to_set(
     sif: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -402,11 +414,7 @@ def test_a_machine_that_cannot_run_sandboxes_is_told_what_to_set(
     def said(wanted: str, folder: Path, image: Path = sif) -> str:
         confinement = choose(wanted, USER)
         with pytest.raises(StartupError) as caught:
-            scratch = open_scratch(folder, "probe", confinement)
-            try:
-                try_sandbox(SandboxHost(confinement, scratch), image)
-            finally:
-                scratch.close()
+            _try(confinement, folder, image)
         return str(caught.value)
 
     with pytest.raises(StartupError, match="there is no user 'nobody-here'"):

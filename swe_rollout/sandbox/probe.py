@@ -108,7 +108,7 @@ def _tiny_image(folder: Path) -> Path:
         shutil.copy(path, target)
     built = subprocess.run(["apptainer", "--silent", "build", image, root], capture_output=True, text=True, check=False)
     if built.returncode != 0:
-        raise StartupError(f"apptainer cannot build an image: {built.stderr.strip()[-300:]}; see {INSTALL_GUIDE}")
+        raise StartupError(f"apptainer cannot build an image: {built.stderr.strip()[-300:]}")
     return image
 
 

@@ -18,7 +18,9 @@ if [[ $1 == base ]]; then
     echo '* -text -eol -filter -ident -working-tree-encoding !diff' >>.git/info/attributes
     [[ ! -f .git/index ]] || cp .git/index "$work/index"
 fi
-plain_git add -A -- . ':!r2e_tests' ':!run_tests.sh' 2>/dev/null
+# Warnings would stand in the patch.
+plain_git add -A -- . 2>"$work/complaints" || { cat "$work/complaints"; exit 1; }
+plain_git rm -r -q --cached --ignore-unmatch -- r2e_tests run_tests.sh
 state=$(plain_git write-tree)
 if [[ $1 == base ]]; then
     printf %s "$state" >"$work/base"

@@ -1,0 +1,1 @@
+"""From the log of a test run to a verdict about a submission. Knows nothing of sessions or sandboxes."""
