@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 _BATCH_ROWS = 16
@@ -136,7 +137,7 @@ def _read_index(file: Path) -> list[Row]:
             for offset, row in enumerate(parquet.read_row_group(group, columns=columns).to_pylist()):
                 name = f"{row['repo_name']}__{row['commit_hash'][:12]}"
                 rows.append(Row(_told(row["problem_statement"]), name, file, group, offset))
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
         raise ValueError(f"cannot read {file}: {error}") from error
     return [row for row in rows if row.statement]
 
