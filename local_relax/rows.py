@@ -8,11 +8,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from data.parsed_commit import rebuild_diff
+from data.repository import is_test_file
 
 _BATCH_ROWS = 16
 
@@ -66,63 +69,24 @@ class Rows:
 
 
 def gold_change(parsed_commit: Mapping[str, Any]) -> GoldChange:
-    """Rebuild the diff of a parsed commit, non-test Python files only."""
-    diffs = [diff for diff in parsed_commit["file_diffs"] if _is_source(diff["header"]["file"]["path"])]
+    """The non-test Python part of a parsed commit."""
 
-    def paths(side: str) -> list[str]:
-        """Files that do not exist on that side."""
-        return [_path(diff) for diff in diffs if (diff[side] or {}).get("path") == "/dev/null"]
+    def path(diff: Mapping[str, Any]) -> str:
+        return str(diff["header"]["file"]["path"])
 
+    def missing(side: str) -> list[str]:
+        """Files that are not there on that side of the change."""
+        return [path(diff) for diff in diffs if (diff[side] or {}).get("path") == "/dev/null"]
+
+    diffs = [
+        diff for diff in parsed_commit["file_diffs"] if path(diff).endswith(".py") and not is_test_file(path(diff))
+    ]
     return GoldChange(
-        patch="".join(line + "\n" for diff in diffs for line in _diff_lines(diff)),
-        files=[_path(diff) for diff in diffs],
-        created=paths("minus_file"),
-        deleted=paths("plus_file"),
+        patch=rebuild_diff({**parsed_commit, "file_diffs": diffs}),
+        files=[path(diff) for diff in diffs],
+        created=missing("minus_file"),
+        deleted=missing("plus_file"),
     )
-
-
-def _path(diff: Mapping[str, Any]) -> str:
-    return str(diff["header"]["file"]["path"])
-
-
-def _is_source(path: str) -> bool:
-    parts = PurePosixPath(path).parts
-    is_test = (
-        path.endswith("_test.py")
-        or path.startswith("test_")
-        or parts[-1].startswith("test_")
-        or any(part in ("tests", "Tests", "test", "Test") for part in parts)
-    )
-    return path.endswith(".py") and not is_test
-
-
-def _diff_lines(diff: Mapping[str, Any]) -> list[str]:
-    path = _path(diff)
-    lines = [f"diff --git a/{path} b/{path}"]
-    if diff["header"].get("misc_line"):
-        lines.append(diff["header"]["misc_line"])
-    if index := diff.get("index_line"):
-        mode = f" {index['mode']}" if index.get("mode") else ""
-        lines.append(f"index {index['old_commit_hash']}..{index['new_commit_hash']}{mode}")
-    if diff.get("binary_line"):
-        lines.append(diff["binary_line"])
-    if diff.get("minus_file") and diff.get("plus_file"):
-        lines += [f"--- {diff['minus_file']['path']}", f"+++ {diff['plus_file']['path']}"]
-    for hunk in diff.get("hunks") or ():
-        lines += _hunk_lines(hunk)
-    return lines
-
-
-def _hunk_lines(hunk: Mapping[str, Any]) -> list[str]:
-    def span(part: Mapping[str, Any]) -> str:
-        return str(part["start"]) if part.get("length") is None else f"{part['start']},{part['length']}"
-
-    descriptor = hunk["descriptor"]
-    head = f"@@ -{span(descriptor['old_range'])} +{span(descriptor['new_range'])} @@"
-    if section := descriptor.get("section"):
-        head += f" {section.strip()}"
-    marks = {"context": " ", "added": "+", "deleted": "-", "note": "\\ "}
-    return [head, *(marks[line["type"]] + line["content"] for line in hunk["line_group"]["all_lines"])]
 
 
 def _read_index(file: Path) -> list[Row]:

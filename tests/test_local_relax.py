@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 import requests
 
+from data.parsed_commit import parse_commit
+from data.repository import git
 from local_relax.chat_api import ChatApi, ModelLimits
 from local_relax.errors import AgentExecutionError, StepError
 from local_relax.generation import GenerationC
@@ -101,48 +103,6 @@ mv "$RELAX_OUTPUT_JSON.tmp" "$RELAX_OUTPUT_JSON"
 )
 
 
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
-    return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True).stdout.decode()
-
-
-def parsed_commit(diff: str) -> str:
-    """The commit's diff in the JSON form of the task rows."""
-    kinds = {" ": "context", "+": "added", "-": "deleted", "\\": "note"}
-    files: list[dict[str, Any]] = []
-    for line in diff.removesuffix("\n").split("\n"):
-        if match := re.match(r"diff --git a/(.*) b/", line):
-            file: dict[str, Any] = {
-                "header": {"file": {"path": match[1]}, "misc_line": None},
-                "index_line": None,
-                "hunks": [],
-            }
-            files.append({**file, "is_binary_file": False, "binary_line": None, "minus_file": None, "plus_file": None})
-        elif match := re.match(r"index (\w+)\.\.(\w+)(?: (\d+))?", line):
-            files[-1]["index_line"] = dict(
-                zip(("old_commit_hash", "new_commit_hash", "mode"), match.groups(), strict=True)
-            )
-        elif match := re.match(r"(---|\+\+\+) (.*)", line):
-            files[-1]["minus_file" if match[1] == "---" else "plus_file"] = {"path": match[2]}
-        elif match := re.match(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)", line):
-            start, length, new_start, new_length = (
-                None if group is None else int(group) for group in match.groups()[:4]
-            )
-            ranges = {
-                "old_range": {"start": start, "length": length},
-                "new_range": {"start": new_start, "length": new_length},
-            }
-            files[-1]["hunks"].append({"descriptor": {**ranges, "section": match[5]}, "line_group": {"all_lines": []}})
-        elif files[-1]["hunks"]:
-            content = line[2:] if line[0] == "\\" else line[1:]
-            files[-1]["hunks"][-1]["line_group"]["all_lines"].append({"content": content, "type": kinds[line[0]]})
-        else:
-            files[-1]["header"]["misc_line"] = line
-    # The parser that made the rows leaves a surplus context line at the very end.
-    files[-1]["hunks"][-1]["line_group"]["all_lines"].append({"content": "", "type": "context"})
-    return json.dumps({"file_diffs": files, "new_commit_hash": "0123456789abcdef"})
-
-
 @dataclass(frozen=True)
 class Task:
     repository: Path
@@ -160,7 +120,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     )
     (repository / "pkg" / "old.py").write_text("gone = True\n")
     (repository / "pkg" / "tests" / "test_half.py").write_text("old = 1\n")
-    git(folder, "init", "-q", "repository")
+    git(repository, "init", "-q", "-b", "main")
     git(repository, "add", "-A")
     git(repository, "commit", "-q", "-m", "base")
     source = (repository / "pkg" / "__init__.py").read_bytes()
@@ -170,13 +130,17 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     (repository / "pkg" / "old.py").unlink()
     (repository / "pkg" / "tests" / "test_half.py").write_text("new = 1\n")
     git(repository, "add", "-A")
-    gold = parsed_commit(git(repository, "diff", "--cached"))
-    git(repository, "reset", "-q", "--hard")
+    git(repository, "commit", "-q", "-m", "solution")
+    gold = parse_commit(repository, "main~1", "main")
+    git(repository, "reset", "-q", "--hard", "main~1")
+    # The parser that made the public rows leaves a surplus context line at the very end.
+    sources = [diff for diff in gold["file_diffs"] if "tests" not in diff["header"]["file"]["path"]]
+    sources[-1]["hunks"][-1]["line_group"]["all_lines"].append({"content": "", "type": "context"})
     rows = [
         {"problem_statement": "[ISSUE]\nhalf(3)\n[/ISSUE]", "parsed_commit_content": "{}", "commit_hash": "f" * 40},
         {
             "problem_statement": f"Solve it.\n[ISSUE]\n{STATEMENT}\n[/ISSUE]\nThanks",
-            "parsed_commit_content": gold,
+            "parsed_commit_content": json.dumps(gold),
             "commit_hash": "0123456789abcdef",
         },
     ]
