@@ -1,7 +1,6 @@
 """The history of one session as a forest of states: what was said, where it forked, what can be trained on."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from local_relax.canonical import digest
 from local_relax.errors import AgentExecutionError
@@ -72,9 +71,6 @@ class Forest:
         node = self._newest.get(states(request)[-1])
         if node is None or not any(ancestor.response for ancestor in node.lineage()):
             raise AgentExecutionError(f"not finalizable: record {name!r} matches no committed state")
-
-    def describe(self) -> dict[str, Any]:
-        return {"states": len(self._newest), "responses": len(self._responses)}
 
     def _add(self, node: Node) -> Node:
         self._newest[node.state] = node

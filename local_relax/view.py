@@ -103,12 +103,17 @@ def _sessions(groups: Sequence[GroupResult]) -> Table:
         )
     )
     table = Table("group", "task", "policy", "exit status", title="sessions")
-    for header in ("reward", "steps", "wall s", *(f"{key.removesuffix('_seconds')} s" for key in phases)):
+    for header in (
+        "reward",
+        "steps",
+        "wall s",
+        *(f"{key.removesuffix('_seconds').replace('_', ' ')} s" for key in phases),
+    ):
         table.add_column(header, justify="right")
     for group, session in sessions:
         status = str(session.metadata.get("exit_status", "")) if group.ending == "committed" else group.ending
         table.add_row(
-            session.group_id,
+            session.group_id.rpartition("_")[2],
             escape(str(session.metadata.get("task_id", ""))),
             session.policy,
             escape(status),

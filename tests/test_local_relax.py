@@ -462,7 +462,7 @@ def test_requests_are_checked_field_by_field(task: Task) -> None:
         assert "maximum context length is 20000 tokens" in long.json()["error"]["message"]
         lost = side.post("token", {"messages": [text]})
         assert (lost.status_code, lost.json()["error"]["code"]) == (500, "internal_error")
-        assert session.forest.describe()["responses"] == 0
+        assert session.turns == 0
 
 
 def test_a_turn_on_the_wire_and_how_history_forks(task: Task) -> None:
