@@ -61,7 +61,8 @@ class SandboxEnvironment:
             }
         if result.returncode == 0:
             self._check_submitted(output)
-        return {"output": output, "returncode": result.returncode, "exception_info": ""}
+        gone = "" if result.cwd == self.config.cwd else f"{self.config.cwd} is gone; the command ran in {result.cwd}."
+        return {"output": output, "returncode": result.returncode, "exception_info": gone}
 
     def _check_submitted(self, output: str) -> None:
         lines = output.lstrip().splitlines(keepends=True)

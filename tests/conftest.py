@@ -1,5 +1,7 @@
+import itertools
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,22 @@ def samples() -> Path:
     """The sample tasks in the cache that everything shares (`data/`, `sifs/`), built if they are not there."""
     subprocess.run([sys.executable, "-m", "data.build"], cwd=Path(__file__).parents[1], check=True)
     return cache_folder() / "samples"
+
+
+@pytest.fixture(scope="session")
+def open_folder() -> Iterator[Callable[[], Path]]:
+    """Makes folders that every user can enter, as sandboxes must; pytest's own are closed."""
+    with tempfile.TemporaryDirectory(prefix="swe-rollout-tests-") as name:
+        root = Path(name)
+        root.chmod(0o755)
+        numbers = itertools.count(1)
+
+        def make() -> Path:
+            folder = root / str(next(numbers))
+            folder.mkdir(mode=0o755)
+            return folder
+
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,10 @@ from swe_rollout.errors import AgentFault, SandboxError
 LOOP = Path(__file__).with_name("loop.sh")
 MOUNT_POINT = "/.channel"
 OUTPUT_LIMIT_BYTES = 8 << 20
-"""Of a longer output the first and the last half of this are kept."""
 SILENCE_LIMIT_SECONDS = 60.0
 """How long the loop may take to end a command it was told to end."""
 _CHUNK = 1 << 16
-_ANSWER_LIMIT_BYTES = 100
+_ANSWER_LIMIT_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,8 @@ class CommandResult:
     returncode: int
     """As `bash -c` in another shell would report it: 128 + n after signal n."""
     timed_out: bool
+    cwd: str
+    """Where it ran: `/` when the folder it should have run in is gone."""
     seconds: float
 
     @property
@@ -44,7 +45,7 @@ class CommandResult:
 class BoundedOutput:
     """Keeps the first and the last bytes of a stream in bounded memory."""
 
-    def __init__(self, limit: int = OUTPUT_LIMIT_BYTES) -> None:
+    def __init__(self, limit: int) -> None:
         self._half = limit // 2
         self._head = bytearray()
         self._tail = bytearray()
@@ -95,8 +96,17 @@ class Channel:
         self._loop_pid = loop_pid
         self._front_fd = front_fd
 
-    def run(self, command: str, *, timeout: float, cancellation: Cancellation) -> CommandResult:
+    def run(
+        self,
+        command: str,
+        *,
+        timeout: float,
+        cancellation: Cancellation,
+        output_limit: int = OUTPUT_LIMIT_BYTES,
+    ) -> CommandResult:
         """Run `command` and wait for its shell to end; at `timeout` seconds end it with all it started.
+
+        Of an output longer than `output_limit` bytes the first and the last half are kept.
 
         Raises `SandboxError` when the sandbox has died, `AgentFault` when it no longer answers as the loop does
         (only a process inside can bring that about) and `Cancelled`; after any of them the sandbox can only be closed.
@@ -110,17 +120,19 @@ class Channel:
         wake_fd = os.eventfd(0)
         try:
             with cancellation.waking(lambda: os.eventfd_write(wake_fd, 1)):
-                return self._converse(output_fd, wake_fd, timeout, cancellation)
+                return self._converse(output_fd, wake_fd, timeout, cancellation, BoundedOutput(output_limit))
         finally:
             os.close(output_fd)
             os.close(wake_fd)
             fifo.unlink()
             script.unlink()
 
-    def _converse(self, output_fd: int, wake_fd: int, timeout: float, cancellation: Cancellation) -> CommandResult:
+    def _converse(
+        self, output_fd: int, wake_fd: int, timeout: float, cancellation: Cancellation, output: BoundedOutput
+    ) -> CommandResult:
         started = time.monotonic()
         deadline, timed_out = started + timeout, False
-        output, answer = BoundedOutput(), b""
+        answer = b""
         poll = select.poll()
         for fd in (output_fd, self._answers.fileno(), self._front_fd, wake_fd):
             poll.register(fd, select.POLLIN)
@@ -148,10 +160,10 @@ class Channel:
                 if len(answer) > _ANSWER_LIMIT_BYTES:
                     break
         _read_available(output_fd, output, once=False)
-        number, _, code = answer.decode("ascii", "replace").strip().partition(" ")
-        if number != str(self._number) or not code.isdigit():
-            raise AgentFault("SandboxBroken", f"the sandbox answered {answer[:100]!r}")
-        return CommandResult(*output.close(), int(code), timed_out, time.monotonic() - started)
+        number, code, cwd = (*answer.decode("utf-8", "replace").rstrip("\n").split(" ", 2), "", "")[:3]
+        if number != str(self._number) or not code.isdigit() or not cwd:
+            raise AgentFault("SandboxBroken", f"the sandbox answered {answer[:_ANSWER_LIMIT_BYTES]!r}")
+        return CommandResult(*output.close(), int(code), timed_out, cwd, time.monotonic() - started)
 
     def _send(self, message: bytes) -> None:
         try:

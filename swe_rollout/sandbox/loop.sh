@@ -2,7 +2,7 @@
 # command itself is the file of that number in the channel folder, mounted read-only, so that its
 # text is in no argument list and has no length limit. Its output goes to a FIFO of its own: what a
 # background process prints later has nowhere to go instead of into the next command's output.
-# Answers "<number> <exit code>" when the command's shell has ended.
+# Answers "<number> <exit code> <folder it ran in>" when the command's shell has ended.
 #
 # As process 1 it cannot be killed from inside, so a command can kill all it sees, even `kill -9 -1`.
 
@@ -69,9 +69,11 @@ exec 2>/dev/null
 
 while read -r number; do
     expired=''
+    folder=/
+    [[ -d $cwd && -x $cwd ]] && folder=$cwd
     (
         # `bash -c` is what gives the command its meaning; the text is read, not passed.
-        cd "$cwd" 2>/dev/null || { echo "$cwd is gone; this command runs in /"; cd /; }
+        cd "$folder" || exit
         unset OLDPWD
         exec "$BASH" -c "eval \"\$(<$channel/$number)\"" bash
     ) </dev/null >"$channel/$number.out" 2>&1 &
@@ -80,5 +82,5 @@ while read -r number; do
     while wait "${wait_options[@]}" "$job"; code=$?; kill -0 "$job"; do
         [[ $expired ]] && end_command
     done
-    printf '%s %s\n' "$number" "$code"
+    printf '%s %s %s\n' "$number" "$code" "$folder"
 done

@@ -14,7 +14,7 @@ from pathlib import Path
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import SandboxError
 from swe_rollout.sandbox import processes
-from swe_rollout.sandbox.channel import MOUNT_POINT, Channel, CommandResult
+from swe_rollout.sandbox.channel import MOUNT_POINT, OUTPUT_LIMIT_BYTES, Channel, CommandResult
 from swe_rollout.sandbox.confinement import Confinement
 from swe_rollout.sandbox.images import check_sif
 from swe_rollout.sandbox.scratch import Scratch, remove_tree
@@ -103,9 +103,16 @@ class Sandbox:
             raise SandboxError(f"the sandbox of {self._image.name} died right after its start")
         self._channel.attach(process.stdin, process.stdout, loop_pid=self._loop, front_fd=self._front_fd)
 
-    def run(self, command: str, *, timeout: float, cancellation: Cancellation) -> CommandResult:
-        """Run `command` as `bash -c` would in a new shell; see `Channel.run` for `timeout` and the errors."""
-        return self._channel.run(command, timeout=timeout, cancellation=cancellation)
+    def run(
+        self,
+        command: str,
+        *,
+        timeout: float,
+        cancellation: Cancellation,
+        output_limit: int = OUTPUT_LIMIT_BYTES,
+    ) -> CommandResult:
+        """Run `command` as `bash -c` would in a new shell; see `Channel.run` for the limits and the errors."""
+        return self._channel.run(command, timeout=timeout, cancellation=cancellation, output_limit=output_limit)
 
     def close(self) -> None:
         """End the sandbox and everything in it. Idempotent; the layer stays."""

@@ -18,6 +18,8 @@ TESTS_LINK = "r2e_tests"
 RUNNER = "run_tests.sh"
 """Where an R2E image keeps what the agent must not see; link and runner are below the task's tree."""
 
+LOG_LIMIT_BYTES = 64 << 20
+
 _HERE = Path(__file__).parent
 _APPLY = (_HERE / "apply.sh").read_text()
 _PATCH = (_HERE / "patch.sh").read_text()
@@ -87,11 +89,16 @@ class Judge:
         limit = self._scoring.timeout
         try:
             sandbox.run(_BEFORE_TESTS, timeout=self._setup.timeout, cancellation=cancellation)
-            result = sandbox.run(self._scoring.command, timeout=limit, cancellation=cancellation)
+            result = sandbox.run(
+                self._scoring.command, timeout=limit, cancellation=cancellation, output_limit=LOG_LIMIT_BYTES
+            )
         except AgentFault as fault:
             return Judgement(patch, Verdict.zero(f"the code under test broke the judge's sandbox: {fault}"))
         if result.timed_out:
             verdict = Verdict.zero(f"scoring timed out: the hidden tests did not end within {limit:g} s")
+        elif result.elided:
+            # What is left out could be the end of the real run, with a forged one behind it.
+            verdict = Verdict.zero(f"the hidden tests printed more than {LOG_LIMIT_BYTES >> 20} MB")
         else:
             verdict = grade(result.output, result.returncode, task.expected)
         return Judgement(patch, verdict, result.raw)

@@ -21,6 +21,9 @@ fi
 # Warnings would stand in the patch.
 plain_git add -A -- . 2>"$work/complaints" || { cat "$work/complaints"; exit 1; }
 plain_git rm -r -q --cached --ignore-unmatch -- r2e_tests run_tests.sh
+# The file that an agent is told to write its patch to is no part of what it changed.
+[[ $1 == base ]] || plain_git cat-file -e "$(<"$work/base"):patch.txt" 2>/dev/null ||
+    plain_git rm -q --cached --ignore-unmatch -- patch.txt
 state=$(plain_git write-tree)
 if [[ $1 == base ]]; then
     printf %s "$state" >"$work/base"
