@@ -15,16 +15,10 @@ from swe_rollout.errors import StartupError
 from swe_rollout.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from flask import Flask
-
     from swe_rollout.agent import MyAgent as MyAgent
     from swe_rollout.assembly import Parts
-    from swe_rollout.sessions import Sessions
 
 log = logging.getLogger("swe_rollout.server")
-
-_SECONDS_TO_END_SESSIONS = 8.0
-_SECONDS_TO_SEND_ANSWERS = 2.0
 
 
 def __getattr__(name: str) -> Any:
@@ -54,46 +48,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def build(settings: Settings, parts: "Parts") -> "tuple[Sessions, Flask]":
-    """The sessions of this server and the application that serves them."""
-    from swe_rollout.metrics import Metrics
-    from swe_rollout.sessions import Sessions
-    from swe_rollout.web import create_app
-
-    metrics = Metrics()
-    sessions = Sessions(
-        parts.run,
-        parts.pools,
-        max_open=settings.max_sessions,
-        record_ttl=settings.record_ttl_seconds,
-        on_end=metrics.ended,
-    )
-    metrics.watch(sessions.counts, parts.slots)
-    app = create_app(sessions, metrics, parts, run_id=settings.run_id, http_threads=settings.http_threads)
-    return sessions, app
-
-
 def serve(settings: Settings, parts: "Parts", sock: socket.socket) -> int:
     """Answer on `sock` until SIGTERM or SIGINT, then end every session and sandbox.
 
     Returns 128 + the signal's number. Call it from the main thread. Raises `StartupError` if the address
     was taken meanwhile.
     """
-    from swe_rollout.listener import Listener, raise_file_limit
+    from swe_rollout.listener import raise_file_limit
+    from swe_rollout.service import Service
 
     raise_file_limit()
-    sessions, app = build(settings, parts)
-    listener = Listener(app, sock, threads=settings.http_threads)
+    service = Service(settings, parts)
+    url = service.listen(sock)
     signals: list[int] = []
 
     def stop() -> None:
         log.info("stopping: %s", signal.Signals(signals[0]).name)
-        try:
-            for session_id in sessions.close("the server is stopping", seconds=_SECONDS_TO_END_SESSIONS):
-                log.error("%s did not end in time; its processes are killed", session_id)
-            parts.close()
-        finally:
-            listener.stop(seconds=_SECONDS_TO_SEND_ANSWERS)
+        service.stop()
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         signals.append(number)
@@ -102,8 +73,8 @@ def serve(settings: Settings, parts: "Parts", sock: socket.socket) -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    log.info("listening on %s run=%s epoch=%s %s", listener.url, settings.run_id, sessions.epoch, _facts(parts))
-    listener.run()
+    log.info("listening on %s run=%s epoch=%s %s", url, settings.run_id, service.sessions.epoch, _facts(parts))
+    service.run()
     log.info("stopped")
     return 128 + signals[0]
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swe_rollout.errors import ImageError, StartupError
+from swe_rollout.leases import TaskPool
 from swe_rollout.outcome import Outcome
 from swe_rollout.sandbox.images import check_sif
 from swe_rollout.session import Mode, Session
 from swe_rollout.settings import Settings, variable_of
 from swe_rollout.slots import Slots
-from swe_rollout.tasks import LoadedTasks, TaskPool, find_files, load_tasks
+from swe_rollout.tasks import LoadedTasks, find_files, load_tasks
 
 if TYPE_CHECKING:
     from swe_rollout.config import RolloutConfig

@@ -1,6 +1,7 @@
 """One session: what the client asked for, where it stands, how it ended."""
 
 import dataclasses
+import hashlib
 import json
 import threading
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from swe_rollout.attendance import Attendance
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.outcome import Ending, Outcome
 
@@ -47,6 +49,16 @@ class SessionRequest(BaseModel):
     request_id: str | None = Field(None, max_length=REQUEST_ID_LENGTH, pattern=REQUEST_ID, repr=False)
     """The client's own name for this call: the same call sent again finds the same session."""
 
+    @property
+    def key(self) -> str | None:
+        """Stands for the request id, which may contain the API key, where it is kept."""
+        return request_key(self.request_id) if self.request_id else None
+
+    def digest(self) -> str:
+        """The same for requests with the same fields, and says nothing of them."""
+        fields = self.model_dump() | {"api_key": self.api_key.get_secret_value()}
+        return _sha256(json.dumps(fields, sort_keys=True))
+
 
 class RequestError(Exception):
     """A request is refused; nothing has changed. `status` is the HTTP status, `field` the part at fault."""
@@ -77,6 +89,7 @@ class Session:
         self.request = request
         self.task = task
         self.cancellation = Cancellation()
+        self.attendance = Attendance(clock)
         self.ended = threading.Event()
         self.opened_at = datetime.now(timezone.utc)
         self.status: Status = "queued"
@@ -87,6 +100,34 @@ class Session:
         self._clock = clock
         self._opened = clock()
         self._lock = threading.Lock()
+
+    @property
+    def mode(self) -> Mode:
+        return self.request.mode
+
+    @property
+    def group_id(self) -> str:
+        return self.request.group_id
+
+    @property
+    def request_key(self) -> str | None:
+        return self.request.key
+
+    @property
+    def request_digest(self) -> str:
+        return self.request.digest()
+
+    def cancel(self, reason: str) -> bool:
+        """Give the session up; False, and nothing changed, if it has ended or was given up before."""
+        if self.outcome is not None or self.cancellation.reason is not None:
+            return False
+        self.cancellation.cancel(reason)
+        return True
+
+    def wait(self, seconds: float) -> None:
+        """Return at the session's end, or after `seconds`; its client is present meanwhile."""
+        with self.attendance.present():
+            self.ended.wait(seconds)
 
     def advance(self, stage: Stage) -> None:
         """Tell that the session has reached `stage`. Going back, or on after the end, changes nothing."""
@@ -160,6 +201,15 @@ class Session:
                 "error": outcome.error,
             }
         return " ".join(f"{name}={shown(word)}" for name, word in words.items() if word not in ("", None))
+
+
+def request_key(request_id: str) -> str:
+    """What stands for `request_id` where it is kept."""
+    return _sha256(request_id)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def one_line(text: str) -> str:

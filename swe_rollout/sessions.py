@@ -7,12 +7,13 @@ import secrets
 import threading
 import time
 import traceback
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from swe_rollout.errors import Cancelled
 from swe_rollout.outcome import Outcome
+from swe_rollout.records import Record, Records
 from swe_rollout.session import (
     MODES,
     REQUEST_ID,
@@ -23,11 +24,12 @@ from swe_rollout.session import (
     Session,
     SessionRequest,
     Status,
+    request_key,
     shown,
 )
 
 if TYPE_CHECKING:
-    from swe_rollout.tasks import TaskPool
+    from swe_rollout.leases import Lease, TaskPool
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +43,10 @@ class Sessions:
     Invariants, kept under one lock that is never held while anything blocks (a lease is a look-up):
     - a session id is given once, also across restarts; a request id names at most one session;
     - every opened session has leased exactly one task and ends exactly once, whatever `run` does;
-    - `_open` holds the sessions that have not ended, `_ended` the others by time of their end, `_by_id` both;
+    - `_open` holds the sessions that have not ended and their leases, `_records` those and the ended ones;
     - a session that has ended can be found for at least `record_ttl` seconds.
+
+    `sweep`, called every now and then, gives up sessions whose clients are gone.
     """
 
     def __init__(
@@ -52,11 +56,13 @@ class Sessions:
         *,
         max_open: int,
         record_ttl: float,
+        client_ttl: float,
         on_end: Callable[[Session], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`run` is one rollout, called in the session's own thread. `record_ttl` and `clock` are in seconds.
+        """`run` is one rollout, called in the session's own thread. `clock` gives seconds.
 
+        `record_ttl` is how long an ended session is told of, `client_ttl` how long a client may be silent.
         `on_end` hears of each end before the session's client does, and must not block.
         """
         self.epoch = f"{int(time.time()):x}{secrets.token_hex(3)}"
@@ -64,62 +70,62 @@ class Sessions:
         self._run = run
         self._pools = pools
         self._max_open = max_open
-        self._record_ttl = record_ttl
+        self._client_ttl = client_ttl
         self._clock = clock
         self._on_end = on_end
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._by_id: dict[str, Session] = {}
-        self._by_request: dict[str, Session] = {}
-        self._open: dict[str, Session] = {}
-        self._ended: deque[tuple[float, Session]] = deque()
+        self._records = Records(record_ttl)
+        self._open: dict[str, tuple[Session, Lease]] = {}
         self._totals: Counter[tuple[Mode, Status]] = Counter()
         self._cancelled_early: OrderedDict[str, str] = OrderedDict()
         self._closing = False
 
-    def open(self, request: SessionRequest) -> tuple[Session, bool]:
+    def open(self, request: SessionRequest) -> tuple[Record, bool]:
         """The session of this request, and whether it is new.
 
         Raises `RequestError`: 409 if the request id stands for another request or the mode has no tasks, 503
         if there is no room or the server is stopping.
         """
         with self._lock:
-            self._sweep()
-            known = self._by_request.get(request.request_id or "")
-            if known is not None:
-                if known.request != request:
-                    raise RequestError(
-                        409,
-                        "request_id_reused",
-                        "this request_id was sent before with other fields; use a new one per session",
-                        field="request_id",
-                    )
-                return known, False
-            session = self._new(request)
-            early = self._cancelled_early.pop(request.request_id or "", None)
+            self._records.forget(self._clock())
+            known = self._records.find("", request.key)
+            if known is None:
+                session = self._new(request)
+                early = self._cancelled_early.pop(request.request_id or "", None)
+        if known is not None:
+            if known.request_digest != request.digest():
+                raise RequestError(
+                    409,
+                    "request_id_reused",
+                    "this request_id was sent before with other fields; use a new one per session",
+                    field="request_id",
+                )
+            known.wait(0.0)
+            return known, False
         words = (session.id, request.mode, shown(request.group_id), shown(session.task.id))
         log.info("%s start mode=%s group=%s task=%s", *words)
         if early is not None:
-            session.cancellation.cancel(early)
+            session.cancel(early)
             self._end(session, Outcome.cancelled(early))
         else:
             self._start(session)
         return session, True
 
-    def get(self, key: str) -> Session:
+    def get(self, key: str) -> Record:
         """The session with this id or request id. Raises `RequestError` 404."""
         with self._lock:
-            self._sweep()
-            session = self._by_id.get(key) or self._by_request.get(key)
-        if session is None:
+            self._records.forget(self._clock())
+            record = self._records.find(key, request_key(key))
+        if record is None:
             raise _unknown()
-        return session
+        return record
 
-    def wait(self, key: str, seconds: float) -> Session:
-        """Like `get`, after up to `seconds` of waiting for the session's end."""
-        session = self.get(key)
-        session.ended.wait(seconds)
-        return session
+    def wait(self, key: str, seconds: float) -> Record:
+        """Like `get` for the session's own client, after up to `seconds` of waiting for the end."""
+        record = self.get(key)
+        record.wait(seconds)
+        return record
 
     def cancel(self, key: str, reason: str) -> None:
         """Give the session up; returns at once. Idempotent, and nothing after the end.
@@ -128,37 +134,46 @@ class Sessions:
         id raises `RequestError` 404. A session whose rollout is over before it notices ends as it would have.
         """
         with self._lock:
-            session = self._by_id.get(key) or self._by_request.get(key)
-            if session is None:
+            record = self._records.find(key, request_key(key))
+            if record is None:
                 if len(key) > REQUEST_ID_LENGTH or not re.fullmatch(REQUEST_ID, key):
                     raise _unknown()
                 self._cancelled_early[key] = reason
                 while len(self._cancelled_early) > _CANCELLED_EARLY_LIMIT:
                     self._cancelled_early.popitem(last=False)
                 return
-        session.cancellation.cancel(reason)
+        record.cancel(reason)
 
     def list(
         self, *, status: str | None = None, mode: str | None = None, group_id: str | None = None
-    ) -> Sequence[Session]:
+    ) -> Sequence[Record]:
         """Known sessions, newest first, that match every filter given."""
         with self._lock:
-            self._sweep()
-            sessions = [*reversed(self._by_id.values())]
+            self._records.forget(self._clock())
+            records = [*self._records.newest_first()]
         return [
-            session
-            for session in sessions
-            if status in (None, session.status)
-            and mode in (None, session.request.mode)
-            and group_id in (None, session.request.group_id)
+            record
+            for record in records
+            if status in (None, record.status) and mode in (None, record.mode) and group_id in (None, record.group_id)
         ]
 
     def counts(self) -> dict[Mode, dict[Status, int]]:
         """Per mode: how many sessions are in each stage now, and how many have ended each way so far."""
         with self._lock:
-            counted = self._totals + Counter((s.request.mode, s.status) for s in self._open.values())
+            counted = self._totals + Counter((s.mode, s.status) for s, _ in self._open.values())
         statuses: tuple[Status, ...] = (*STAGES, "completed", "failed", "cancelled")
         return {mode: {status: counted[mode, status] for status in statuses} for mode in MODES}
+
+    def sweep(self) -> None:
+        """Cancel every session whose client was last heard of `client_ttl` seconds ago."""
+        with self._lock:
+            self._records.forget(self._clock())
+            sessions = [session for session, _ in self._open.values()]
+        for session in sessions:
+            if session.attendance.away() >= self._client_ttl:
+                reason = f"abandoned: no client has asked for the session for {self._client_ttl:g} s"
+                if session.cancel(reason):
+                    log.warning("%s %s", session.id, reason)
 
     @property
     def closing(self) -> bool:
@@ -169,9 +184,9 @@ class Sessions:
         """Refuse new sessions, cancel the open ones and wait for their end; ids of those still open then."""
         with self._lock:
             self._closing = True
-            sessions = [*self._open.values()]
+            sessions = [session for session, _ in self._open.values()]
         for session in sessions:
-            session.cancellation.cancel(reason)
+            session.cancel(reason)
         deadline = time.monotonic() + seconds
         return [s.id for s in sessions if not s.ended.wait(max(0.0, deadline - time.monotonic()))]
 
@@ -193,11 +208,10 @@ class Sessions:
                 "full",
                 f"{len(self._open)} sessions are open, the most that AGENT_SERVER_MAX_SESSIONS allows",
             )
-        task = pool.lease(request.group_id)
-        session = Session(f"ses_{self.epoch}_{next(self._numbers)}", request, task, clock=self._clock)
-        self._by_id[session.id] = self._open[session.id] = session
-        if request.request_id:
-            self._by_request[request.request_id] = session
+        lease = pool.lease(request.group_id)
+        session = Session(f"ses_{self.epoch}_{next(self._numbers)}", request, lease.task, clock=self._clock)
+        self._open[session.id] = session, lease
+        self._records.add(session)
         return session
 
     def _start(self, session: Session) -> None:
@@ -224,21 +238,15 @@ class Sessions:
         with self._lock:
             if not session.end(outcome):
                 return
-            del self._open[session.id]
-            self._ended.append((self._clock(), session))
+            _, lease = self._open.pop(session.id)
+            self._pools[session.mode].end(lease, given_up=outcome.status == "cancelled")
+            self._records.end(session, self._clock())
             self._totals[session.request.mode, outcome.status] += 1
         try:
             self._on_end(session)
             log.info("%s end %s", session.id, session.ending())
         finally:
             session.ended.set()
-
-    def _sweep(self) -> None:
-        while self._ended and self._ended[0][0] + self._record_ttl <= self._clock():
-            _, session = self._ended.popleft()
-            del self._by_id[session.id]
-            if session.request.request_id:
-                del self._by_request[session.request.request_id]
 
 
 def _unknown() -> RequestError:

@@ -110,6 +110,8 @@ class Settings(BaseSettings):
     record_ttl_seconds: float = Field(3600.0, ge=300.0, allow_inf_nan=False)
     """How long the record of an ended session is kept. A client that lost the answer asks again for some
     minutes."""
+    client_ttl_seconds: float = Field(120.0, allow_inf_nan=False)
+    """How long a session's client may be silent. A session that nobody has asked for this long is cancelled."""
     confinement: Literal["auto", "unprivileged", "root"] = "auto"
     """Who sandboxes run as on this machine: auto and unprivileged never give them the host's root,
     root is faster."""

@@ -1,10 +1,7 @@
-"""Task rows: from parquet files to `Task`s, and from a group of sessions to its row."""
+"""Task rows: from parquet files to `Task`s."""
 
-import random
 import re
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,97 +131,3 @@ def _nothing_left(files: Sequence[Path], sif_dir: Path, loaded: "LoadedTasks") -
     if bad := loaded.bad_rows:
         parts.append(f"{len(bad)} cannot be judged (the first is {bad[0].id}: {bad[0].reason})")
     return "; ".join(parts)
-
-
-class TaskPool:
-    """Which row each group of sessions works on. Thread-safe.
-
-    Invariants, under one lock:
-    - within an epoch each row is given to exactly one group, in an order that depends only on the tasks, the
-      seed and the epoch;
-    - the first `group_size` leases of a group id share one row, the next one opens a new group of that id;
-    - an open group has had fewer leases than `group_size`. One whose siblings never come (its group was given
-      up) is forgotten `group_ttl_seconds` after its last lease, so ids that start anew do not meet old rows.
-    """
-
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        group_size: int,
-        shuffle: bool,
-        seed: int,
-        group_ttl_seconds: float = 3600.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Without `shuffle` every epoch keeps the order of `tasks`. `clock` gives seconds.
-
-        Raises `ValueError` for no tasks and for a group size below 1.
-        """
-        if not tasks:
-            raise ValueError("a pool needs at least one task")
-        if group_size < 1:
-            raise ValueError(f"the group size must be at least 1, not {group_size}")
-        self._tasks = tuple(tasks)
-        self._group_size = group_size
-        self._shuffle = shuffle
-        self._seed = seed
-        self._ttl = group_ttl_seconds
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._open: dict[str, _Group] = {}
-        """Least recently leased first."""
-        self._leased = 0
-        self._begin_epoch(0)
-
-    def lease(self, group_id: str) -> Task:
-        """The row of the group `group_id`, for one session. There is nothing to give back."""
-        with self._lock:
-            now = self._clock()
-            self._forget_stale(now)
-            group = self._open.pop(group_id, None) or _Group(self._next_task(), self._group_size, now)
-            group.left -= 1
-            group.leased_at = now
-            if group.left:
-                self._open[group_id] = group
-            self._leased += 1
-            return group.task
-
-    def counts(self) -> dict[str, int]:
-        """rows; leased: sessions served; epoch, from 0; position: its rows given out; open_groups."""
-        with self._lock:
-            self._forget_stale(self._clock())
-            return {
-                "rows": len(self._tasks),
-                "leased": self._leased,
-                "epoch": self._epoch,
-                "position": self._position,
-                "open_groups": len(self._open),
-            }
-
-    def _next_task(self) -> Task:
-        if self._position == len(self._order):
-            self._begin_epoch(self._epoch + 1)
-        self._position += 1
-        return self._tasks[self._order[self._position - 1]]
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._position = 0
-        self._order = list(range(len(self._tasks)))
-        if self._shuffle:
-            random.Random(f"{self._seed}:{epoch}").shuffle(self._order)
-
-    def _forget_stale(self, now: float) -> None:
-        while self._open:
-            group_id, group = next(iter(self._open.items()))
-            if now - group.leased_at < self._ttl:
-                return
-            del self._open[group_id]
-
-
-@dataclass
-class _Group:
-    task: Task
-    left: int
-    leased_at: float

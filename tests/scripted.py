@@ -17,12 +17,14 @@ import httpx
 
 import agent_server
 from swe_rollout.assembly import Parts
-from swe_rollout.listener import Listener, bind
+from swe_rollout.leases import TaskPool
+from swe_rollout.listener import bind
 from swe_rollout.outcome import Outcome
+from swe_rollout.service import Service
 from swe_rollout.session import Mode, Session
 from swe_rollout.settings import Settings, load_settings
 from swe_rollout.slots import Slots
-from swe_rollout.tasks import Task, TaskPool
+from swe_rollout.tasks import Task
 
 Run = Callable[[Session], Outcome]
 
@@ -106,16 +108,16 @@ class Server:
         """`front` may wrap the WSGI application, to see, delay or lose what passes."""
         self.parts = make_parts(run, modes=modes)
         values = {"r2e_data_path": folder, "r2e_sif_dir": folder, "http_threads": 32, **settings}
-        self.sessions, app = agent_server.build(Settings(**values), self.parts)
-        self._listener = Listener(front(app), bind("127.0.0.1", 0), threads=values["http_threads"])
-        self.url = self._listener.url
+        self._service = Service(Settings(**values), self.parts)
+        self._service.app = front(self._service.app)
+        self.sessions = self._service.sessions
+        self.url = self._service.listen(bind("127.0.0.1", 0))
         self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
-        self._thread = threading.Thread(target=self._listener.run, daemon=True)
+        self._thread = threading.Thread(target=self._service.run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        self.sessions.close("the test is over", seconds=10)
-        self._listener.stop(seconds=10)
+        self._service.stop()
         self._thread.join(10)
         self.http.close()
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -15,7 +17,9 @@ from scripted import request_body
 import agent_server
 
 
-def test_a_real_server_starts_serves_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_real_server_starts_serves_and_leaves_nothing(
+    tmp_path: Path, open_folder: Callable[[], Path], sif: Path
+) -> None:
     rows = tmp_path / "data" / "R2E-Gym-Subset" / "data" / "train-00000-of-00001.parquet"
     rows.parent.mkdir(parents=True)
     images = ["calc:1", "gone:1"]
@@ -27,13 +31,13 @@ def test_a_real_server_starts_serves_and_leaves_nothing(tmp_path: Path) -> None:
         "expected_output_json": [json.dumps({"test_it": "PASSED"})] * 2,
     }
     pq.write_table(pa.table(table), rows)
-    (tmp_path / "sifs").mkdir()
-    (tmp_path / "sifs" / "calc__1.sif").touch()
+    sifs, tmp = open_folder(), open_folder()
+    shutil.copy(sif, sifs / "calc__1.sif")
     folders = {
         "R2E_DATA_PATH": tmp_path / "data",
-        "R2E_SIF_DIR": tmp_path / "sifs",
+        "R2E_SIF_DIR": sifs,
         "AGENT_SERVER_WORK_DIR": tmp_path / "work",
-        "AGENT_SERVER_TMP_DIR": tmp_path / "tmp",
+        "AGENT_SERVER_TMP_DIR": tmp,
     }
     command = [sys.executable, "agent_server.py", "--port", "0", "--http-threads", "16", "--eval-group-size", "2"]
     with subprocess.Popen(
@@ -63,4 +67,4 @@ def test_a_real_server_starts_serves_and_leaves_nothing(tmp_path: Path) -> None:
         log = server.communicate(timeout=60)[1]
     assert server.returncode == 128 + signal.SIGTERM
     assert log.endswith("INFO stopped\n")
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list(tmp.iterdir()) == []

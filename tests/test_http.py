@@ -18,22 +18,29 @@ from typing import Any, cast
 import httpx
 import pytest
 import scripted
-from scripted import Gate, Server, make_parts, read_answer, request_body, send_poll
+from scripted import Gate, Run, Server, make_parts, read_answer, request_body, send_poll
 
 import agent_server
 from swe_rollout.cancellation import Cancellation
+from swe_rollout.leases import Lease, TaskPool
 from swe_rollout.outcome import Outcome
+from swe_rollout.records import Record
 from swe_rollout.session import Mode, Session, SessionRequest
 from swe_rollout.sessions import Sessions
-from swe_rollout.tasks import Task, TaskPool
 
 Serve = Callable[..., Server]
 KEY = request_body()["api_key"]
 
 
-def make_sessions(gate: Gate, *, record_ttl: float = 60.0, clock: Callable[[], float] = time.monotonic) -> Sessions:
+def make_sessions(run: Run, *, record_ttl: float = 60.0, clock: Callable[[], float] = time.monotonic) -> Sessions:
     return Sessions(
-        gate, make_parts(gate).pools, max_open=10, record_ttl=record_ttl, on_end=lambda _: None, clock=clock
+        run,
+        make_parts(run).pools,
+        max_open=10,
+        record_ttl=record_ttl,
+        client_ttl=120.0,
+        on_end=lambda _: None,
+        clock=clock,
     )
 
 
@@ -92,12 +99,12 @@ def test_every_refusal_is_json(serve: Serve, method: str, path: str, content: by
 
 def test_an_unexpected_error_is_told_in_json_and_logged(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(TaskPool):
-        def lease(self, group_id: str) -> Task:
+        def lease(self, group_id: str) -> Lease:
             raise ZeroDivisionError(group_id)
 
     server = serve(Gate())
     pools = cast("dict[Mode, TaskPool]", server.parts.pools)
-    pools["eval"] = Broken([pools["train"].lease("g")], group_size=1, shuffle=False, seed=1)
+    pools["eval"] = Broken([pools["train"].lease("g").task], group_size=1, shuffle=False, seed=1)
     answer = server.http.post("/sessions", json=request_body(mode="eval", request_id="req-1"))
     assert answer.status_code == 500
     assert answer.json()["error"]["message"] == "internal error: ZeroDivisionError; see the server's log"
@@ -298,7 +305,7 @@ def test_nobody_else_sees_the_api_key(serve: Serve, caplog: pytest.LogCaptureFix
     assert server.ended(session_id)["error"] == "ModelError: 404: no session [api key]"
     said = [server.http.get(path).text for path in ("/sessions", "/readyz", "/metrics", "/healthz")]
     assert session_id in said[0]
-    assert KEY not in "".join(said) + caplog.text + repr(server.sessions.get(session_id).request)
+    assert KEY not in "".join(said) + caplog.text + repr(gate.wait_for(1)[0].request)
 
 
 def test_listing_counts_and_metrics(serve: Serve) -> None:
@@ -372,7 +379,7 @@ def test_records_are_kept_for_a_while_after_the_end() -> None:
     now[0] = 100.0
     assert sessions.get("req-1") is session
     gate.open()
-    assert sessions.wait(session.id, 60).timings["total"] == 100.0
+    assert sessions.wait(session.id, 60).view()["timings"]["total"] == 100.0
     now[0] = 109.9
     assert sessions.list() == [session]
     now[0] = 110.0
@@ -382,6 +389,72 @@ def test_records_are_kept_for_a_while_after_the_end() -> None:
     again, is_new = sessions.open(SessionRequest(**request_body(request_id="req-1")))
     assert is_new
     assert again.id != session.id
+
+
+def test_a_session_whose_client_is_gone_is_cancelled() -> None:
+    now = [0.0]
+    gate = Gate()
+    sessions = make_sessions(gate, clock=lambda: now[0])
+    names = ("silent", "asks", "creates again", "waits")
+    opened = {
+        name: sessions.open(SessionRequest(**request_body(group_id=name, request_id=f"req-{index}")))[0]
+        for index, name in enumerate(names)
+    }
+    with ThreadPoolExecutor(1) as threads:
+        poll = threads.submit(sessions.wait, "req-3", 300)
+        now[0] = 119.0
+        while cast(Session, opened["waits"]).attendance.away():
+            threading.Event().wait(0.01)
+        sessions.sweep()
+        assert {record.status for record in opened.values()} <= {"queued", "running"}
+        sessions.wait(opened["asks"].id, 0)
+        assert sessions.open(SessionRequest(**request_body(group_id="creates again", request_id="req-2")))[1] is False
+        # Others who look are not the client.
+        sessions.get("req-0")
+        sessions.list()
+        now[0] = 120.0
+        sessions.sweep()
+        view = sessions.wait("req-0", 60).view()
+        assert (view["status"], view["exit_code"]) == ("cancelled", 143)
+        assert view["error"] == "abandoned: no client has asked for the session for 120 s"
+        now[0] = 239.0
+        sessions.sweep()
+        assert [sessions.wait(f"req-{n}", 60).view()["exit_code"] for n in (1, 2)] == [143, 143]
+        # Inside a call, however long, a client is there.
+        now[0] = 10_000.0
+        sessions.sweep()
+        assert not poll.done()
+        gate.open()
+        assert poll.result(timeout=60).status == "completed"
+
+
+def test_an_early_dropped_group_frees_its_row_and_late_ends_change_nothing() -> None:
+    let_go = threading.Event()
+    started = threading.Semaphore(0)
+
+    def stubborn(session: Session) -> Outcome:
+        started.release()
+        let_go.wait(60)
+        session.cancellation.check()
+        return Outcome.completed("Submitted", 1.0)
+
+    sessions = make_sessions(stubborn)
+
+    def begin(request_id: str) -> Record:
+        return sessions.open(SessionRequest(**request_body(request_id=request_id)))[0]
+
+    first, second = begin("req-1"), begin("req-2")
+    assert first.view()["task_id"] == second.view()["task_id"] == "calc__000000000000"
+    for request_id in ("req-1", "req-2"):
+        sessions.cancel(request_id, "the client cancelled the session")
+    let_go.set()
+    assert [sessions.wait(key, 60).status for key in ("req-1", "req-2")] == ["cancelled"] * 2
+    # The same group id from a trainer that starts anew.
+    assert begin("req-3").view()["task_id"] == "calc__000000000001"
+    before = first.view()
+    assert cast(Session, first).end(Outcome.completed("Submitted", 1.0)) is False
+    assert first.view() == before
+    assert sessions.close("over", seconds=60) == []
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

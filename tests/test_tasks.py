@@ -1,11 +1,8 @@
-"""Rows from real parquet files, and leases of them."""
+"""Rows from real parquet files."""
 
 import json
-import random
 import subprocess
 import sys
-import threading
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from swe_rollout.errors import StartupError
-from swe_rollout.tasks import Task, TaskPool, find_files, load_tasks
+from swe_rollout.tasks import find_files, load_tasks
 
 ENTITY = pa.struct(
     [
@@ -95,10 +92,6 @@ def loading_error(data: Data, *files: Path) -> str:
     assert "\n" not in message
     assert all(str(file) in message for file in files[-1:])
     return message
-
-
-def tasks(count: int) -> list[Task]:
-    return [Task(f"t{n}", "image", Path("image.sif"), "repo", "fix it", {"test": "PASSED"}) for n in range(count)]
 
 
 def test_rows_become_tasks_in_order_and_every_row_is_accounted_for(data: Data) -> None:
@@ -211,74 +204,3 @@ def test_data_that_cannot_be_used_keeps_the_server_from_starting(data: Data) -> 
 def test_pyarrow_is_imported_only_by_loading() -> None:
     code = "import sys, swe_rollout.tasks; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_groups_share_a_row_and_every_epoch_gives_each_row_once() -> None:
-    rows, size = tasks(13), 4
-    pool = TaskPool(rows, group_size=size, shuffle=True, seed=42)
-    rng = random.Random(3)
-    epochs: list[list[str]] = []
-    for epoch in range(3):
-        # Sessions of several groups arrive interleaved.
-        arrivals = [f"train:prepare_group_{n}" for n in range(13) for _ in range(size)]
-        rng.shuffle(arrivals)
-        given: dict[str, list[str]] = {}
-        for group in arrivals:
-            given.setdefault(group, []).append(pool.lease(group).id)
-        assert all(len(set(ids)) == 1 for ids in given.values())
-        assert Counter(ids[0] for ids in given.values()) == dict.fromkeys((task.id for task in rows), 1)
-        assert pool.counts() == {
-            "rows": 13, "leased": 52 * (epoch + 1), "epoch": epoch, "position": 13, "open_groups": 0
-        }  # fmt: skip
-        epochs.append([ids[0] for ids in given.values()])
-    assert len({tuple(order) for order in epochs}) == 3
-
-    def order(seed: int, shuffle: bool, count: int) -> list[str]:
-        other = TaskPool(rows, group_size=1, shuffle=shuffle, seed=seed)
-        return [other.lease("0").id for _ in range(count)]
-
-    assert order(42, True, 39) == [name for epoch in epochs for name in epoch]
-    assert order(43, True, 39) != order(42, True, 39)
-    assert order(42, False, 26) == [task.id for task in rows] * 2
-    for wrong_rows, wrong_size in (([], 1), (rows, 0)):
-        with pytest.raises(ValueError, match="at least"):
-            TaskPool(wrong_rows, group_size=wrong_size, shuffle=True, seed=0)
-
-
-def test_an_id_that_comes_again_gets_a_fresh_row() -> None:
-    now = [0.0]
-    pool = TaskPool(tasks(9), group_size=3, shuffle=False, seed=0, group_ttl_seconds=100.0, clock=lambda: now[0])
-    assert [pool.lease("g").id for _ in range(7)] == ["t0", "t0", "t0", "t1", "t1", "t1", "t2"]
-    # Siblings of the seventh come late or never; other groups go on meanwhile.
-    now[0] = 60.0
-    assert [pool.lease(group).id for group in ("h", "i", "h", "h")] == ["t3", "t4", "t3", "t3"]
-    assert pool.counts()["open_groups"] == 2
-    now[0] = 99.0
-    assert pool.lease("g").id == "t2"
-    now[0] = 160.0
-    assert pool.lease("i").id == "t5"  # 100 seconds after its only lease
-    assert pool.counts()["open_groups"] == 2
-    now[0] = 198.0
-    assert pool.lease("g").id == "t2"  # 99 seconds after its second lease
-    now[0] = 260.0
-    assert pool.counts()["open_groups"] == 0
-
-
-def test_leases_from_many_threads_keep_the_invariants() -> None:
-    pool = TaskPool(tasks(50), group_size=8, shuffle=True, seed=1)
-    given: dict[str, list[str]] = {f"g{n}": [] for n in range(100)}
-    arrivals = [group for group in given for _ in range(8)]
-    random.Random(2).shuffle(arrivals)
-
-    def client(share: list[str]) -> None:
-        for group in share:
-            given[group].append(pool.lease(group).id)
-
-    threads = [threading.Thread(target=client, args=(arrivals[n::40],)) for n in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(len(ids) == 8 and len(set(ids)) == 1 for ids in given.values())
-    assert set(Counter(ids[0] for ids in given.values()).values()) == {2}
-    assert pool.counts() == {"rows": 50, "leased": 800, "epoch": 1, "position": 50, "open_groups": 0}

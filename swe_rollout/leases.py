@@ -1,0 +1,154 @@
+"""Which row each group of sessions works on: shuffled epochs, and one row per group."""
+
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from swe_rollout.tasks import Task
+
+
+class Place(NamedTuple):
+    """How far a pool has come. Places of one pool compare by time."""
+
+    epoch: int
+    """Passes over all rows that are over."""
+    position: int
+    """Rows of the current pass that were given to a group."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lease:
+    """One session's share of its group's row."""
+
+    task: "Task"
+    place: Place
+    """The pool's place right after this lease."""
+    group: "_Group" = field(repr=False)
+
+
+class TaskPool:
+    """The rows of one mode, for one start of the server. Thread-safe.
+
+    Invariants, under one lock:
+    - within an epoch each row is given to exactly one group, in an order that depends only on the tasks, the
+      seed and the epoch; the place never goes back;
+    - the first `group_size` leases of a group id share one row, the next one opens a new group of that id;
+    - an open group has had fewer leases than `group_size`. It is forgotten, so that an id that starts anew does
+      not meet an old row, when it was given up (one of its sessions was, and none is live), or
+      `group_ttl_seconds` after its last lease.
+    """
+
+    def __init__(
+        self,
+        tasks: "Sequence[Task]",
+        *,
+        group_size: int,
+        shuffle: bool,
+        seed: int,
+        group_ttl_seconds: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without `shuffle` every epoch keeps the order of `tasks`. `clock` gives seconds.
+
+        Raises `ValueError` for no tasks and for a group size below 1.
+        """
+        if not tasks:
+            raise ValueError("a pool needs at least one task")
+        if group_size < 1:
+            raise ValueError(f"the group size must be at least 1, not {group_size}")
+        self._tasks = tuple(tasks)
+        self._group_size = group_size
+        self._shuffle = shuffle
+        self._seed = seed
+        self._ttl = group_ttl_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: dict[str, _Group] = {}
+        """Least recently leased first."""
+        self._leased = 0
+        self._begin_epoch(0)
+
+    @property
+    def order(self) -> str:
+        """Names the order of the rows: pools with the same one give the same row at the same place."""
+        said = [str(self._seed) if self._shuffle else "as read", *(task.id for task in self._tasks)]
+        return hashlib.sha256("\n".join(said).encode("utf-8", "replace")).hexdigest()[:16]
+
+    def resume(self, place: Place) -> None:
+        """Go on at `place` of an earlier pool of the same `order`; before the first lease."""
+        with self._lock:
+            self._begin_epoch(place.epoch)
+            self._position = min(place.position, len(self._tasks))
+
+    def lease(self, group_id: str) -> Lease:
+        """A share of the row of the group `group_id`, for one session; `end` it when the session has ended."""
+        with self._lock:
+            now = self._clock()
+            self._forget_stale(now)
+            group = self._open.pop(group_id, None) or _Group(group_id, self._next_task(), self._group_size, now)
+            group.left -= 1
+            group.live += 1
+            group.leased_at = now
+            if group.left:
+                self._open[group_id] = group
+            self._leased += 1
+            return Lease(group.task, Place(self._epoch, self._position), group)
+
+    def end(self, lease: Lease, *, given_up: bool) -> None:
+        """The session of `lease` has ended; `given_up` if the trainer or its client did not want the result.
+
+        The trainer drops a whole group at once, so what is left of its share will not be asked for.
+        """
+        with self._lock:
+            group = lease.group
+            group.live -= 1
+            group.given_up |= given_up
+            if group.given_up and not group.live and self._open.get(group.id) is group:
+                del self._open[group.id]
+
+    def counts(self) -> dict[str, int]:
+        """rows; leased: sessions served; epoch, from 0; position: its rows given out; open_groups."""
+        with self._lock:
+            self._forget_stale(self._clock())
+            return {
+                "rows": len(self._tasks),
+                "leased": self._leased,
+                "epoch": self._epoch,
+                "position": self._position,
+                "open_groups": len(self._open),
+            }
+
+    def _next_task(self) -> "Task":
+        if self._position == len(self._order):
+            self._begin_epoch(self._epoch + 1)
+        self._position += 1
+        return self._tasks[self._order[self._position - 1]]
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._position = 0
+        self._order = list(range(len(self._tasks)))
+        if self._shuffle:
+            random.Random(f"{self._seed}:{epoch}").shuffle(self._order)
+
+    def _forget_stale(self, now: float) -> None:
+        while self._open:
+            group_id, group = next(iter(self._open.items()))
+            if now - group.leased_at < self._ttl:
+                return
+            del self._open[group_id]
+
+
+@dataclass(eq=False)
+class _Group:
+    id: str
+    task: "Task"
+    left: int
+    leased_at: float
+    live: int = 0
+    given_up: bool = False

@@ -1,0 +1,83 @@
+"""The sessions a server can tell about, by both of their names."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from swe_rollout.session import Mode, Status
+
+
+class Record(Protocol):
+    """A session that lives, has ended, or is only remembered."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def mode(self) -> Mode: ...
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def request_key(self) -> str | None:
+        """Stands for the request id; `SessionRequest.key`."""
+        ...
+
+    @property
+    def request_digest(self) -> str:
+        """Stands for the whole request; `SessionRequest.digest`."""
+        ...
+
+    def view(self) -> dict[str, Any]:
+        """All that the session's own client may know."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """What anybody may know."""
+        ...
+
+    def cancel(self, reason: str) -> bool:
+        """Give the session up; False, and nothing changed, if it has ended or was given up before."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Return at the session's end, or after `seconds`."""
+        ...
+
+
+class Records:
+    """Sessions in the order they came. Not thread-safe: its owner's lock guards it.
+
+    Invariants: an id and a request id name at most one session; one that has ended stays for `keep` seconds.
+    """
+
+    def __init__(self, keep: float) -> None:
+        self._keep = keep
+        self._by_id: dict[str, Record] = {}
+        self._by_request: dict[str, Record] = {}
+        self._ended: deque[tuple[float, Record]] = deque()
+
+    def add(self, record: Record) -> None:
+        """Know `record` from now on; its names must be new."""
+        self._by_id[record.id] = record
+        if record.request_key:
+            self._by_request[record.request_key] = record
+
+    def find(self, session_id: str, request_key: str | None) -> Record | None:
+        """The session with this id or, failing that, this request key."""
+        return self._by_id.get(session_id) or self._by_request.get(request_key or "")
+
+    def end(self, record: Record, now: float) -> None:
+        """`record` ended at `now`; called in the order of ends."""
+        self._ended.append((now, record))
+
+    def forget(self, now: float) -> None:
+        """Drop what ended too long before `now`."""
+        while self._ended and self._ended[0][0] + self._keep <= now:
+            _, record = self._ended.popleft()
+            del self._by_id[record.id]
+            if record.request_key:
+                del self._by_request[record.request_key]
+
+    def newest_first(self) -> Iterator[Record]:
+        return reversed(self._by_id.values())
