@@ -13,7 +13,7 @@ from pathlib import Path
 
 from local_relax import options as command_line
 from local_relax.chat_api import ChatApi, ModelLimits
-from local_relax.generation import GenerationC
+from local_relax.generation import GENERATIONS
 from local_relax.groups import GroupRunner
 from local_relax.model_proxy import ModelProxy
 from local_relax.policies import ScriptedEngine
@@ -41,7 +41,7 @@ def main() -> int:
 def _run(options: argparse.Namespace, engine: Engine) -> int:
     view = View()
     table = SessionTable(view.tell)
-    generation = GenerationC()
+    generation = GENERATIONS[options.generation]()
     plan = Plan(
         prompts=options.groups,
         group_size=options.group_size,
@@ -52,6 +52,9 @@ def _run(options: argparse.Namespace, engine: Engine) -> int:
         step_groups=options.step_groups,
         step_seconds=options.step_seconds,
         step_close=options.step_close,
+        singletons=options.mode == "eval" and generation.eval_singletons,
+        pause_turns=options.pause_after,
+        pause_seconds=options.pause_seconds or 0.0,
     )
     limits = ModelLimits(
         name=Path(options.model_name or "scripted").name,
@@ -79,6 +82,8 @@ def _run(options: argparse.Namespace, engine: Engine) -> int:
             rollout.stop("the run is over")
             rollout.join()
             api.close()
+            for group_id in generation.launcher.close():
+                view.tell(f"process group {group_id} did not end on SIGTERM and was killed now that the run is over")
     view.update(rollout, table)
     results = rollout.results
     view.results(results)
@@ -87,7 +92,9 @@ def _run(options: argparse.Namespace, engine: Engine) -> int:
     if stopped:
         return 128 + stopped[0]
     committed = sum(result.ending == "committed" for result in results)
-    problem = rollout.failure or (broken_expectation(results, plan.total) if options.expect else None)
+    problem = rollout.failure or (
+        broken_expectation(results, plan.total, generation.rewards) if options.expect else None
+    )
     if problem is None and committed < plan.total:
         problem = f"{committed} of {plan.total} groups committed"
     if problem is not None:

@@ -17,10 +17,11 @@ import flask
 from waitress import create_server, wasyncore
 
 from local_relax.errors import ApiError, context_length_exceeded, internal_error, session_discarded, unauthenticated
-from local_relax.generation import GenerationC
-from local_relax.replies import Engine, complete, estimate_tokens
+from local_relax.generation import Generation
+from local_relax.replies import Engine
 from local_relax.sessions import SessionTable
 from local_relax.state import Turn
+from local_relax.wire import complete, estimate_tokens
 
 PREFIX = "/agentic_api"
 _HEARTBEAT_SECONDS = 15.0
@@ -44,7 +45,7 @@ class ChatApi:
     """The HTTP server. Owns its threads only: all session state is the table's."""
 
     def __init__(
-        self, table: SessionTable, engine: Engine, generation: GenerationC, limits: ModelLimits, *, threads: int
+        self, table: SessionTable, engine: Engine, generation: Generation, limits: ModelLimits, *, threads: int
     ) -> None:
         """Listens on a free loopback port; `threads` is the number of requests that can be held at once."""
         self._table = table
@@ -83,8 +84,8 @@ class ChatApi:
         for route in ("/health", "/healthz"):
             app.add_url_rule(PREFIX + route, f"health{route}", lambda: {"status": "ok"})
         app.add_url_rule(PREFIX + "/debug_state", "debug_state", self._debug_state)
-        app.register_error_handler(ApiError, _refusal)
-        app.register_error_handler(500, lambda error: _refusal(internal_error(f"unexpected: {error}")))
+        app.register_error_handler(ApiError, self._refusal)
+        app.register_error_handler(500, lambda error: self._refusal(internal_error(f"unexpected: {error}")))
         return app
 
     def _chat(self) -> flask.Response:
@@ -97,7 +98,7 @@ class ChatApi:
             else:
                 response = _json(200, self._answer(turn))
         except ApiError as error:
-            response = _refusal(error)
+            response = self._refusal(error)
         except BaseException:
             self._table.leave(turn)
             raise
@@ -123,10 +124,13 @@ class ChatApi:
         except CancelledError:
             raise session_discarded() from None
         room = min(room, self._limits.response, request.max_tokens or room)
-        completion = complete(reply, request, turn.node.state, prompt_tokens, room)
+        completion = complete(reply, request, turn.node.state, prompt_tokens, room, self._generation.form)
         self._table.hold(turn)  # a pause that began meanwhile delays the answer
         self._table.commit(turn, completion.message)
-        return completion.body(request.model)
+        return completion.body(self._generation.form.head(turn.session.id, request.model))
+
+    def _refusal(self, error: ApiError) -> flask.Response:
+        return _json(error.status, *self._generation.form.refusal(error))
 
     def _models(self) -> dict[str, Any]:
         return {"object": "list", "data": [{"id": self._limits.name, "object": "model"}]}
@@ -168,10 +172,6 @@ def _chunk(body: Mapping[str, Any]) -> dict[str, Any]:
     if "tool_calls" in message:
         message["tool_calls"] = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
     return {**body, "object": "chat.completion.chunk", "choices": [{**choice, "delta": message}]}
-
-
-def _refusal(error: ApiError) -> flask.Response:
-    return _json(error.status, error.body, error.headers)
 
 
 def _json(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> flask.Response:

@@ -17,7 +17,7 @@ class StepError(Exception):
 
 
 class ApiError(Exception):
-    """An error answer of the chat API, in OpenAI's envelope."""
+    """An error answer of the chat API, in OpenAI's envelope unless the generation knows another form."""
 
     def __init__(
         self, status: int, code: str, message: str, *, kind: str | None = None, param: str | None = None

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from local_relax.errors import AgentExecutionError, StepError
-from local_relax.generation import GenerationC, Mode
-from local_relax.launcher import AgentCommand, AgentProcess, end_groups
+from local_relax.generation import Generation
+from local_relax.ids import Mode
+from local_relax.launcher import AgentCommand, AgentProcess
 from local_relax.output import scalar_reward
 from local_relax.results import GroupResult, Sample, SessionResult
 from local_relax.sessions import SessionTable
@@ -24,7 +25,7 @@ class GroupRunner:
     table: SessionTable
     agent: AgentCommand
     base_url: str
-    generation: GenerationC
+    generation: Generation
     mode: Mode
     agent_timeout: float
     """Active seconds a group may take."""
@@ -36,8 +37,9 @@ class GroupRunner:
 
         Raises `StepError` if an agent cannot be launched or a sample has no reward.
         """
-        members = [(self.generation.session_id(number), policy) for policy in policies]
-        group = self.table.open_group(self.generation.group_id(self.mode, number), number, members)
+        ids = self.generation.ids
+        members = [(ids.session(number, slot), policy) for slot, policy in enumerate(policies)]
+        group = self.table.open_group(ids.group(self.mode, number), number, members)
         failures: list[StepError] = []  # appended by this group's threads, read after they are joined
         running = []
         for session in group.sessions:
@@ -54,7 +56,7 @@ class GroupRunner:
         reason = self.table.await_end(group, self.agent_timeout)
         if reason is not None:
             self.table.discard(group, _ANSWER_SECONDS)
-            end_groups([process for process, _ in running], self.generation.term_grace_seconds)
+            self.generation.launcher.end([process for process, _ in running])
         for _, thread in running:
             thread.join()
         self.table.forget(group)
@@ -69,13 +71,12 @@ class GroupRunner:
             "RELAX_ROLLOUT_MODE": self.mode,
             "RELAX_BASE_URL": self.base_url,
         }
-        return AgentProcess(self.agent, relax_env, {"messages": []})
+        return self.generation.launcher.launch(self.agent, relax_env, {"messages": []})
 
     def _attend(self, session: Session, process: AgentProcess, failures: list[StepError]) -> None:
-        """Wait for the leader, end what it left behind, read its output, book the result."""
+        """Wait for the process, read its output, book the result."""
         started = session.group.opened_at
-        exit_code: int | None = process.wait()
-        end_groups([process], self.generation.term_grace_seconds)
+        exit_code = process.wait()
         seconds = time.monotonic() - started
         samples: Sequence[Sample] = ()
         error: str | None = "its thread ended unexpectedly"
@@ -105,8 +106,16 @@ class GroupRunner:
             self.table.settle(session, result)
 
     def _samples(self, session: Session, process: AgentProcess, exit_code: int | None) -> Sequence[Sample]:
+        try:
+            return self._exported(session, process, exit_code)
+        except AgentExecutionError as error:
+            if session.requests or self.mode not in self.generation.early_exit_ends_run:
+                raise
+            raise StepError(f"an agent exited before any chat request, which ends the run: {error}") from None
+
+    def _exported(self, session: Session, process: AgentProcess, exit_code: int | None) -> Sequence[Sample]:
         if exit_code != 0:
-            raise AgentExecutionError(f"agent exited with code {exit_code}: {process.log_tail()}")
+            raise AgentExecutionError(f"agent exited with code {exit_code}: {process.said()}")
         output = self.generation.read_output(process.output)
         self.table.check_export(session, output)
         if not output.records:

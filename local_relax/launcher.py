@@ -1,27 +1,18 @@
-"""Starts agent processes as Relax's launcher does, and ends them together with everything they started.
-
-Processes are ended by process group id only. The group id is the leader's pid, and the leader is not reaped before
-`AgentProcess.close`: until then its zombie keeps the kernel from giving the id to a stranger.
-"""
+"""How an agent process is started. How it is ended differs: see `log_launcher` and `pipe_launcher`."""
 
 import json
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
-import threading
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from local_relax.errors import StepError
 
-LOG_TAIL_BYTES = 8192
 RESERVED_PREFIX = "RELAX_"
-_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -42,105 +33,89 @@ class AgentCommand:
             raise ValueError(f"{self.cwd} is not a folder")
 
 
-class AgentProcess:
-    """One running agent: a shell in its own session and process group, with a folder for input, output and log.
+class AgentProcess(Protocol):
+    """One running agent: a shell in its own session and process group, with a folder for input and output.
 
-    `close` may be called by one thread only; `signal` by any. The lock guards `_closed`.
+    `wait`, `said` and `close` are called by one thread only, in this order.
     """
 
-    def __init__(self, agent: AgentCommand, relax_env: Mapping[str, str], agent_input: Mapping[str, Any]) -> None:
-        """Launch it. Raises `StepError` if that is impossible."""
-        self._lock = threading.Lock()
-        self._closed = False
+    @property
+    def output(self) -> Path:
+        """The output file; the agent makes it."""
+        ...
+
+    def wait(self) -> int | None:
+        """Block until the process is over, or nobody waits for it any more (None).
+
+        The exit code, or minus the signal that killed the leader.
+        """
+        ...
+
+    def said(self) -> str:
+        """What the agent printed, as far as Relax puts it into error messages."""
+        ...
+
+    def close(self) -> None:
+        """Remove the folder. Nothing else is valid after it."""
+        ...
+
+
+class Launcher(Protocol):
+    def launch(self, agent: AgentCommand, relax_env: Mapping[str, str], agent_input: Mapping[str, Any]) -> AgentProcess:
+        """Raises `StepError` if that is impossible."""
+        ...
+
+    def end(self, processes: Sequence[Any]) -> None:
+        """End processes of this launcher whose sessions are discarded; any of them may be over or closed."""
+        ...
+
+    def close(self) -> Sequence[int]:
+        """Let no process of this launcher survive. Returns the process groups that had to be killed for that."""
+        ...
+
+
+class IoFolder:
+    """What one agent gets to read, and the place for what it has to write."""
+
+    def __init__(self, agent_input: Mapping[str, Any]) -> None:
+        """Raises `StepError`."""
         try:
-            self.io_dir = Path(tempfile.mkdtemp(prefix="relax-agentic-command-"))
+            self.path = Path(tempfile.mkdtemp(prefix="relax-agentic-command-"))
         except OSError as error:
             raise StepError(f"cannot make a folder for an agent: {error}") from error
-        self.output = self.io_dir / "session_output.json"
-        self._log = self.io_dir / "command.log"
-        source = self.io_dir / "session_input.json"
+        self.output = self.path / "session_output.json"
+        self._input = self.path / "session_input.json"
+        self._text = json.dumps(agent_input, separators=(",", ":"), ensure_ascii=False)
+
+    def spawn(
+        self, agent: AgentCommand, relax_env: Mapping[str, str], stdout: int | IO[bytes], stderr: int
+    ) -> "subprocess.Popen[bytes]":
+        """Write the input and start the agent. Raises `StepError`, and removes the folder then."""
         paths = {
-            "RELAX_SESSION_IO_DIR": str(self.io_dir),
-            "RELAX_INPUT_JSON": str(source),
+            "RELAX_SESSION_IO_DIR": str(self.path),
+            "RELAX_INPUT_JSON": str(self._input),
             "RELAX_OUTPUT_JSON": str(self.output),
         }
         try:
-            source.write_text(json.dumps(agent_input, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
-            with self._log.open("ab") as log:
-                self._leader = subprocess.Popen(
-                    ["/bin/bash", "-lc", agent.command],
-                    cwd=agent.cwd.resolve(),
-                    env={**os.environ, **agent.env, **relax_env, **paths},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            self._input.write_text(self._text, encoding="utf-8")
+            return subprocess.Popen(
+                ["/bin/bash", "-lc", agent.command],
+                cwd=agent.cwd.resolve(),
+                env={**os.environ, **agent.env, **relax_env, **paths},
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
         except OSError as error:
-            shutil.rmtree(self.io_dir, ignore_errors=True)
+            self.remove()
             raise StepError(f"cannot launch the agent command: {error}") from error
 
-    @property
-    def group_id(self) -> int:
-        return self._leader.pid
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def wait(self) -> int:
-        """Block until the leader has ended. Its exit code, or minus the signal that killed it."""
-        ended = os.waitid(os.P_PID, self._leader.pid, os.WEXITED | os.WNOWAIT)
-        assert ended is not None  # only WNOHANG can answer None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the whole process group; nothing after `close`."""
-        with self._lock:
-            if not self._closed:
-                os.killpg(self._leader.pid, number)
-
-    def log_tail(self) -> str:
-        """The end of what the agent printed; empty if it removed the log."""
-        try:
-            with self._log.open("rb") as log:
-                log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_TAIL_BYTES))
-                return log.read().decode(errors="replace").strip()
-        except FileNotFoundError:
-            return ""
-
-    def close(self) -> None:
-        """Reap the leader, which must have ended, and remove the folder."""
-        with self._lock:
-            self._closed = True
-            self._leader.wait()
-        shutil.rmtree(self.io_dir, ignore_errors=True)
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
-def end_groups(processes: Sequence[AgentProcess], grace_seconds: float) -> None:
-    """SIGTERM every process group that still lives, SIGKILL what is left after the grace, and wait as long again."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        living = living_groups([process.group_id for process in processes if not process.closed])
-        if not living:
-            return
-        for process in processes:
-            if process.group_id in living:
-                process.signal(number)
-        deadline = time.monotonic() + grace_seconds
-        while living_groups(living) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-
-
-def living_groups(group_ids: Collection[int]) -> set[int]:
-    """Those of the process groups that have a member which is not a zombie."""
-    living = set()
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                stat = Path(entry.path, "stat").read_text(errors="replace")
-            except OSError:  # ended meanwhile
-                continue
-            state, _parent, group = stat.rpartition(")")[2].split()[:3]
-            if state not in "ZX" and int(group) in group_ids:
-                living.add(int(group))
-    return living
+def exit_code_of(ended: "os.waitid_result | None") -> int:
+    """The exit code, or minus the signal, in what `os.waitid` answered without WNOHANG."""
+    assert ended is not None  # only WNOHANG can answer None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

@@ -45,13 +45,12 @@ class ModelProxy:
             "model": self._model,
             "messages": request.messages,
             "max_tokens": min(request.max_tokens or self._response_limit, self._response_limit),
+            **request.sampling,
         }
         if request.tools:
-            body["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
+            body["tools"] = [_whole_tool(tool) for tool in request.tools]
         if request.stop:
             body["stop"] = request.stop
-        if request.seed is not None:
-            body["seed"] = request.seed
         try:
             answer = await self._client.post(self._endpoint, json=body)
         except httpx.HTTPError as error:
@@ -62,6 +61,11 @@ class ModelProxy:
             return _reply(answer.json()["choices"][0])
         except (ValueError, LookupError, TypeError) as error:
             raise internal_error(f"the model endpoint answered something else than a chat turn: {error!r}") from error
+
+
+def _whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Generations that reduce a tool to its function leave the envelope out."""
+    return tool if "function" in tool else {"type": "function", "function": tool}
 
 
 def _refused(answer: httpx.Response) -> ApiError:

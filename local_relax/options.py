@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from local_relax.generation import GENERATIONS
 from local_relax.launcher import AgentCommand
 from local_relax.policies import SCRIPTS
 
@@ -22,6 +23,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error("scripted policies need --data, the parquet files with the tasks the agents will meet")
     if options.model_url is not None and options.expect:
         parser.error("--expect judges scripted policies, it means nothing with --model-url")
+    if (options.pause_after is None) != (options.pause_seconds is None):
+        parser.error("--pause-after and --pause-seconds belong together")
     try:
         options.agent = AgentCommand(options.agent_command, options.agent_cwd, dict(options.agent_env))
     except ValueError as error:
@@ -33,6 +36,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m local_relax",
         description="Launches agents in groups, serves them the chat API of a training run, collects their rewards.",
+    )
+    parser.add_argument(
+        "--generation",
+        choices=tuple(GENERATIONS),
+        default="C",
+        help="which published form of the trainer's contract to follow; A has no tool parser, so an agent that needs"
+        " tool calls can do nothing there (default: %(default)s)",
     )
     agent = parser.add_argument_group("agents")
     agent.add_argument("--agent-command", required=True, metavar="COMMAND", help="run by `bash -lc`, once per session")
@@ -65,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "--mode",
         choices=("train", "eval"),
         default="train",
-        help="eval: every sample is a group (default: %(default)s)",
+        help="eval: in generation C every sample is a group (default: %(default)s)",
     )
     groups.add_argument(
         "--groups", type=_positive_int, default=1, metavar="N", help="prompts: groups to commit (default: %(default)s)"
@@ -98,6 +108,16 @@ def _parser() -> argparse.ArgumentParser:
         choices=("cancel", "retain"),
         default="cancel",
         help="what happens to unfinished leased groups at the end of a step (default: %(default)s)",
+    )
+
+    groups.add_argument(
+        "--pause-after",
+        type=_positive_int,
+        metavar="ANSWERS",
+        help="close generation once, after so many answers in all sessions together; nothing is cancelled",
+    )
+    groups.add_argument(
+        "--pause-seconds", type=_seconds, metavar="SECONDS", help="how long generation is closed by --pause-after"
     )
 
     model = parser.add_argument_group("model")
@@ -135,7 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--expect",
         action="store_true",
-        help="succeed only if gold and chatty scored 1.0, noop and wrong 0.0, and no group was dropped",
+        help="succeed only if gold and chatty scored 1.0 (in generation A 0.0), noop and wrong 0.0, and no group was"
+        " dropped",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""What an agent process leaves in its output file, read with generation C's rules."""
+"""What an agent process leaves in its output file."""
 
 import json
 import logging
@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from local_relax.errors import AgentExecutionError, ApiError, StepError
-from local_relax.validation import ChatRequest, parse_messages, parse_template_kwargs, parse_tools
+from local_relax.rules_c import parse_messages, parse_tools
+from local_relax.validation import ChatRequest, parse_template_kwargs
 
 logger = logging.getLogger(__name__)
 
 Reward = float | Mapping[str, Any] | None
+
+_KEYS = frozenset({"metadata", "reward"})
 
 
 @dataclass(frozen=True)
@@ -34,18 +37,34 @@ class AgentOutput:
     records: Sequence[Record] = ()
 
 
-def read_output(path: Path) -> AgentOutput:
-    """An absent or blank file says nothing and is valid. Raises `AgentExecutionError` for an invalid one.
+def read_strict_output(path: Path) -> AgentOutput:
+    """The form of generations A and B: no file, or one object that holds metadata and reward and nothing else.
 
-    NaN and infinities pass, as they do in Relax: an agent must not write them.
+    Raises `AgentExecutionError` for anything else. NaN and infinities pass, as they do in Relax.
     """
-    try:
-        text = path.read_bytes().decode()
-    except FileNotFoundError:
+    text = _read(path)
+    if text is None:
         return AgentOutput()
-    except UnicodeDecodeError:
-        raise AgentExecutionError("invalid output: not UTF-8") from None
-    if not text.strip():
+    try:
+        whole = json.loads(text)
+    except ValueError as error:
+        raise AgentExecutionError(f"invalid output: not JSON: {error}") from None
+    if not isinstance(whole, dict):
+        raise AgentExecutionError(f"invalid output: expected a JSON object, got {type(whole).__name__}")
+    unknown = sorted(whole.keys() - _KEYS)
+    if unknown:
+        raise AgentExecutionError(f"invalid output: unknown keys {', '.join(unknown)}")
+    return AgentOutput(metadata=_metadata(whole), reward=_reward(whole))
+
+
+def read_output(path: Path) -> AgentOutput:
+    """The forms of generation C. An absent or blank file says nothing and is valid.
+
+    Raises `AgentExecutionError` for an invalid one. NaN and infinities pass, as they do in Relax: an agent must
+    not write them.
+    """
+    text = _read(path)
+    if text is None or not text.strip():
         return AgentOutput()
     try:
         whole = json.loads(text)
@@ -55,7 +74,7 @@ def read_output(path: Path) -> AgentOutput:
         raise AgentExecutionError(f"invalid output: expected a JSON object, got {type(whole).__name__}")
     if "messages" in whole:
         return AgentOutput(records=_records([whole]))
-    ignored = sorted(whole.keys() - {"metadata", "reward"})
+    ignored = sorted(whole.keys() - _KEYS)
     if ignored:
         logger.warning("agent output: ignored keys %s", ", ".join(ignored))
     return AgentOutput(metadata=_metadata(whole), reward=_reward(whole))
@@ -73,6 +92,15 @@ def scalar_reward(reward: Reward, reward_key: str | None) -> float:
             ' write a number as "reward" into the output file'
         )
     return float(reward)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise AgentExecutionError("invalid output: not UTF-8") from None
 
 
 def _lines(text: str) -> list[Any]:

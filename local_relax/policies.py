@@ -81,8 +81,12 @@ def chatty(row: Row) -> list[Reply]:
         Reply(text="I list the files.", calls=[Call({"cmd": "ls"})]),
         _run("That was the wrong argument.", "ls"),
         _run("I print too much.", "seq 1 200000"),
-        _run("I wait too long.", "echo before the pause; sleep 86400; echo after the pause"),
-        _run("This fails.", "cat /no/such/file"),
+        Reply(
+            text="I wait too long.",
+            calls=[Call({"command": "echo before the pause; sleep 86400; echo after the pause"})],
+            reasoning="How long is too long?",
+        ),
+        _run("", "cat /no/such/file"),
         Reply(text="To begin with, let me say this again and again, and", cut=True),
         _run("Several commands at once.", "pwd", "git status --short | head", "echo one; echo two >&2"),
         *gold(row),
@@ -91,7 +95,7 @@ def chatty(row: Row) -> list[Reply]:
 
 SCRIPTS: dict[str, Script] = {"gold": gold, "noop": noop, "wrong": wrong, "chatty": chatty}
 
-EXPECTED_REWARDS = {"gold": 1.0, "chatty": 1.0, "noop": 0.0, "wrong": 0.0}
+REWARDS = {"gold": 1.0, "chatty": 1.0, "noop": 0.0, "wrong": 0.0}
 
 
 def _run(text: str, *commands: str) -> Reply:

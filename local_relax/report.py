@@ -4,11 +4,10 @@ import dataclasses
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from local_relax.policies import EXPECTED_REWARDS
 from local_relax.results import GroupResult
 
 NOT_METRICS = frozenset(
@@ -52,15 +51,18 @@ def aggregate(groups: Sequence[GroupResult]) -> dict[str, float]:
     return {f"{key}/{name}": fold(numbers) for key, numbers in values.items() for name, fold in folds.items()}
 
 
-def broken_expectation(groups: Sequence[GroupResult], wanted: int) -> str | None:
-    """One line on the first session that did not do as its policy should; None if all is as `wanted` groups promise."""
+def broken_expectation(groups: Sequence[GroupResult], wanted: int, rewards: Mapping[str, float]) -> str | None:
+    """One line on the first session that did not score what `rewards` says of its policy, or on a dropped group.
+
+    None if all is as it should be and `wanted` groups are committed.
+    """
     for group in groups:
         if group.ending == "dropped":
             return f"group {group.group_id} was dropped: {' '.join((group.reason or '').split())}"
         if group.ending != "committed":
             continue
         for session in group.sessions:
-            expected = EXPECTED_REWARDS.get(session.policy)
+            expected = rewards.get(session.policy)
             if expected is not None and session.reward != expected:
                 facts = {key: session.metadata[key] for key in ("task_id", "exit_status") if key in session.metadata}
                 return f"{session.label} scored {session.reward}, expected {expected}; {facts}"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from local_relax.errors import StepError
-from local_relax.generation import Mode
 from local_relax.groups import GroupRunner
+from local_relax.ids import Mode
 from local_relax.results import GroupResult
 from local_relax.sessions import SessionTable
 
@@ -31,14 +31,20 @@ class Plan:
     step_close: Literal["cancel", "retain"] = "cancel"
     """What happens at the end of a step to groups that were leased and have not finished."""
 
+    singletons: bool = False
+    """Every sample is a group of its own."""
+    pause_turns: int | None = None
+    """Answers after which generation is closed once, with everything left as it is; None for never."""
+    pause_seconds: float = 0.0
+    """How long that lasts."""
+
     @property
     def total(self) -> int:
-        """Evaluation makes a group of its own for every sample."""
-        return self.prompts if self.mode == "train" else self.prompts * self.group_size
+        return self.prompts * self.group_size if self.singletons else self.prompts
 
     def policies_of(self, number: int) -> list[str]:
         """Policy per slot of the group with this number."""
-        slots = range(self.group_size) if self.mode == "train" else [number % self.group_size]
+        slots = [number % self.group_size] if self.singletons else range(self.group_size)
         return [self.policies[slot % len(self.policies)] for slot in slots]
 
 
@@ -61,6 +67,8 @@ class Rollout:
         self._dropped = 0
         width = min(plan.concurrency, plan.total)
         self._workers = [threading.Thread(target=self._work, name=f"groups-{n}") for n in range(width)]
+        if plan.pause_turns is not None:
+            self._workers.append(threading.Thread(target=self._pause_once, args=(plan.pause_turns,), name="pause"))
         self._busy = width
 
     def start(self) -> None:
@@ -96,7 +104,7 @@ class Rollout:
         try:
             while (number := self._take()) is not None:
                 policies = self.plan.policies_of(number)
-                self._tell(f"{self._runner.generation.group_id(self.plan.mode, number)}: launch {', '.join(policies)}")
+                self._tell(f"{self._runner.generation.ids.group(self.plan.mode, number)}: launch {', '.join(policies)}")
                 self._book(self._runner.run(number, policies))
         except StepError as error:
             self._give_up(str(error))
@@ -130,6 +138,16 @@ class Rollout:
             self._give_up(f"gave up after {self._dropped} dropped groups; the last one{_because(result)}")
         elif step_over and committed < self.plan.total:
             self._close_step(committed)
+
+    def _pause_once(self, turns: int) -> None:
+        """What a partial rollout does between two steps: requests are held, agents work on, nobody is told."""
+        if self._table.await_turns(turns):
+            with self._step:
+                self._table.pause()
+                self._tell(f"generation closed after {turns} answers")
+                self._ended.wait(self.plan.pause_seconds)
+                self._table.resume()
+                self._tell("generation open again")
 
     def _close_step(self, committed: int) -> None:
         """What a training step does to generation: nobody is answered until it is over."""

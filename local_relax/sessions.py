@@ -25,6 +25,7 @@ class SessionTable:
         self._live: dict[str, Session] = {}
         self._groups: dict[str, Group] = {}
         self._open = True
+        self._turns = 0
         self._shut: str | None = None
 
     def open_group(self, group_id: str, number: int, members: Sequence[tuple[str, str]]) -> Group:
@@ -80,6 +81,8 @@ class SessionTable:
                 raise session_discarded()
             turn.session.forest.commit(turn.node, message)
             turn.session.turns += 1
+            self._turns += 1
+            self._changed.notify_all()
 
     def leave(self, turn: Turn) -> None:
         """The answer is on the wire, or nobody is there to read it."""
@@ -138,6 +141,13 @@ class SessionTable:
             self._shut = reason
             for group in self._groups.values():
                 self._drop(group, reason, blameless=True)
+            self._changed.notify_all()
+
+    def await_turns(self, count: int) -> bool:
+        """Block until that many answers have been committed in all sessions together; False if it is shut before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._turns >= count or self._shut is not None)
+            return self._turns >= count
 
     def await_end(self, group: Group, agent_timeout: float) -> str | None:
         """Block until every session has ended well (None), or until there is a reason to drop the group.

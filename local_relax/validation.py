@@ -1,14 +1,15 @@
-"""Chat requests of generation C: which fields count, which are ignored, and what a message must look like."""
+"""Chat requests: what all generations of the contract check alike. `rules_ab` and `rules_c` add what is their own."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from local_relax.canonical import canonical_json, strict_object
 from local_relax.errors import ApiError, invalid_request
 
 Message = Mapping[str, Any]
+Complain = Callable[[str], ApiError]
+"""Makes the error that says what is wrong with one message."""
 
 ROLES = ("user", "assistant", "tool", "system")
 RESERVED_TEMPLATE_KEYS = ("add_generation_prompt", "tokenize", "tools")
@@ -24,71 +25,28 @@ class ChatRequest:
     max_tokens: int | None = None
     """Upper limit of generated tokens the agent asked for."""
     stop: Sequence[str] = ()
-    seed: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Seed and the like, as a model's endpoint takes them."""
     stream: bool = False
     model: object = None
     """Echoed, never looked at."""
 
 
-def parse_chat_request(body: bytes) -> ChatRequest:
-    """Raises `ApiError` 400 that names the field."""
+def json_body(body: bytes) -> dict[str, Any]:
+    """Raises `ApiError` 400."""
     try:
         raw = json.loads(body)
     except ValueError:
         raise invalid_request("the request body is not valid JSON", "body") from None
     if not isinstance(raw, dict):
         raise invalid_request("the request body must be a JSON object", "body")
-    logprobs = raw.get("logprobs")
-    if logprobs is not None and not isinstance(logprobs, bool):
+    return raw
+
+
+def check_logprobs(raw: Any) -> None:
+    """Raises `ApiError` 400."""
+    if raw is not None and not isinstance(raw, bool):
         raise invalid_request("logprobs must be a boolean", "logprobs")
-    return ChatRequest(
-        messages=parse_messages(raw.get("messages")),
-        tools=parse_tools(raw.get("tools")),
-        template_kwargs=parse_template_kwargs(raw.get("chat_template_kwargs")),
-        max_tokens=_token_limit(raw),
-        stop=_stop(raw.get("stop")),
-        seed=_seed(raw.get("seed")),
-        stream=bool(raw.get("stream")),
-        model=raw.get("model"),
-    )
-
-
-def parse_messages(raw: Any) -> list[Message]:
-    """Normal form of a conversation; all system messages become one at the front. Raises `ApiError` 400."""
-    if raw is not None and not isinstance(raw, list):
-        raise invalid_request("messages must be a list", "messages")
-    if not raw:
-        raise invalid_request("the request projected to zero supported messages", "messages")
-    messages = [_message(item, f"messages[{index}]") for index, item in enumerate(raw)]
-    system = [message["content"] for message in messages if message["role"] == "system"]
-    if not system:
-        return messages
-    if len(system) > 1 and not all(isinstance(content, str) for content in system):
-        raise invalid_request("several system messages must all have text content", "messages")
-    merged = "\n\n".join(system) if len(system) > 1 else system[0]
-    return [
-        {"role": "system", "content": merged},
-        *(message for message in messages if message["role"] != "system"),
-    ]
-
-
-def parse_tools(raw: Any) -> list[Mapping[str, Any]]:
-    """Functions as name, parameters and description; other types and keys fall away. Raises `ApiError` 400."""
-    if raw is None:
-        return []
-    if not isinstance(raw, list) or not all(isinstance(tool, dict) for tool in raw):
-        raise invalid_request("tools must be a list of objects", "tools")
-    kept: list[Mapping[str, Any]] = []
-    for tool in raw:
-        if tool.get("type") != "function":
-            continue
-        function = tool.get("function")
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise invalid_request("a function tool needs a function with a name", "tools")
-        kept.append(
-            {key: function[key] for key in ("name", "parameters", "description") if function.get(key) is not None}
-        )
-    return kept
 
 
 def parse_template_kwargs(raw: Any) -> Mapping[str, Any]:
@@ -103,17 +61,8 @@ def parse_template_kwargs(raw: Any) -> Mapping[str, Any]:
     return raw
 
 
-def _token_limit(raw: Mapping[str, Any]) -> int | None:
-    name = "max_completion_tokens" if raw.get("max_completion_tokens") is not None else "max_tokens"
-    value = raw.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise invalid_request(f"{name} must be a positive integer", name)
-    return value
-
-
-def _stop(raw: Any) -> Sequence[str]:
+def parse_stop(raw: Any) -> Sequence[str]:
+    """Raises `ApiError` 400."""
     if raw is None:
         return ()
     if isinstance(raw, str):
@@ -123,71 +72,57 @@ def _stop(raw: Any) -> Sequence[str]:
     raise invalid_request("stop must be a string or a list of strings", "stop")
 
 
-def _seed(raw: Any) -> int | None:
-    if raw is not None and (not isinstance(raw, int) or isinstance(raw, bool)):
-        raise invalid_request("seed must be an integer", "seed")
+def tool_objects(raw: Any) -> list[Mapping[str, Any]]:
+    """Raises `ApiError` 400."""
+    if raw is None:
+        return []
+    if not isinstance(raw, list) or not all(isinstance(tool, dict) for tool in raw):
+        raise invalid_request("tools must be a list of objects", "tools")
     return raw
 
 
-def _message(raw: Any, where: str) -> Message:
+def parse_each(raw: Sequence[Any], parse: Callable[[Mapping[str, Any], Complain], Message]) -> list[Message]:
+    """Parse the messages of a conversation one by one; their roles are checked here. Raises `ApiError` 400."""
+    return [_parse_one(item, f"messages[{index}]", parse) for index, item in enumerate(raw)]
+
+
+def _parse_one(raw: Any, where: str, parse: Callable[[Mapping[str, Any], Complain], Message]) -> Message:
     def bad(problem: str) -> ApiError:
         return invalid_request(f"{where}: {problem}", "messages")
 
     if not isinstance(raw, dict):
         raise bad("must be an object")
-    role = raw.get("role")
-    if role not in ROLES:
+    if raw.get("role") not in ROLES:
         raise bad(f"role must be one of {', '.join(ROLES)}")
-    message: dict[str, Any] = {"role": role}
-    reasoning = raw.get("reasoning_content")
-    if reasoning is not None and not isinstance(reasoning, str):
-        raise bad("reasoning_content must be a string")
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    if raw.get("tool_calls"):
-        if role != "assistant":
-            raise bad("only an assistant message may hold tool_calls")
-        message["tool_calls"] = _tool_calls(raw["tool_calls"], bad)
-    if "tool_call_id" in raw:
-        if not isinstance(raw["tool_call_id"], str) or not raw["tool_call_id"]:
-            raise bad("tool_call_id must be a non-empty string")
-        message["tool_call_id"] = raw["tool_call_id"]
-    message["content"] = _content(raw.get("content"), message, bad)
-    return message
+    return parse(raw, bad)
 
 
-def _content(content: Any, message: Message, bad: Callable[[str], ApiError]) -> Any:
+def check_content_type(content: Any, bad: Complain) -> None:
+    """Content is text, null or a list of typed parts. Raises `ApiError` 400."""
     if isinstance(content, list):
         if not content or not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
             raise bad("a list content must hold typed parts")
-        return content
-    if content is not None and not isinstance(content, str):
+    elif content is not None and not isinstance(content, str):
         raise bad("content must be text or a list of parts")
-    role = message["role"]
-    if role == "assistant":
-        if not (content and content.strip()) and not ("tool_calls" in message or "reasoning_content" in message):
-            raise bad("an assistant message needs content, tool_calls or reasoning_content")
-        return content or ""
-    if content is None or (content == "" and role != "tool"):
-        raise bad("content must not be empty")
-    return content
 
 
-def _tool_calls(raw: Any, bad: Callable[[str], ApiError]) -> list[Mapping[str, Any]]:
-    if not isinstance(raw, list):
-        raise bad("tool_calls must be a list")
-    calls: list[Mapping[str, Any]] = []
-    for call in raw:
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict):
-            raise bad("a tool call must hold a function")
-        if not all(isinstance(name, str) and name for name in (call.get("id"), function.get("name"))):
-            raise bad("a tool call needs an id and a function name")
-        arguments = function.get("arguments")
-        try:
-            # Read back even when it came as an object: NaN inside it must not pass.
-            parsed = strict_object(arguments if isinstance(arguments, str) else json.dumps(arguments))
-        except ValueError as error:
-            raise bad(f"tool call arguments must be a JSON object: {error}") from None
-        calls.append({**call, "function": {**function, "arguments": canonical_json(parsed)}})
-    return calls
+def parse_reasoning(raw: Mapping[str, Any], bad: Complain) -> Mapping[str, str]:
+    """The field as it belongs to a message's identity: left out if it is empty. Raises `ApiError` 400."""
+    reasoning = raw.get("reasoning_content")
+    if reasoning is not None and not isinstance(reasoning, str):
+        raise bad("reasoning_content must be a string")
+    return {"reasoning_content": reasoning} if reasoning else {}
+
+
+def parse_tool_call_id(raw: Mapping[str, Any], bad: Complain) -> Mapping[str, str]:
+    """The field as it belongs to a message's identity. Raises `ApiError` 400."""
+    if "tool_call_id" not in raw:
+        return {}
+    if not isinstance(raw["tool_call_id"], str) or not raw["tool_call_id"]:
+        raise bad("tool_call_id must be a non-empty string")
+    return {"tool_call_id": raw["tool_call_id"]}
+
+
+def is_blank(content: Any) -> bool:
+    """Nothing but white space, or nothing at all."""
+    return content is None or (isinstance(content, str) and not content.strip())

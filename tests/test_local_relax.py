@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,11 @@ from data.parsed_commit import parse_commit
 from data.repository import git
 from local_relax.chat_api import ChatApi, ModelLimits
 from local_relax.errors import AgentExecutionError, StepError
-from local_relax.generation import GenerationC
+from local_relax.generation import Generation, generation_a, generation_b, generation_c
 from local_relax.groups import GroupRunner
 from local_relax.launcher import AgentCommand
 from local_relax.model_proxy import ModelProxy
-from local_relax.output import read_output, scalar_reward
+from local_relax.output import read_output, read_strict_output, scalar_reward
 from local_relax.policies import ScriptedEngine
 from local_relax.replies import Engine
 from local_relax.results import GroupResult
@@ -185,11 +186,16 @@ class Relax:
 
 @contextlib.contextmanager
 def relax(
-    engine: Engine, program: str = "", *, agent_timeout: float = 60.0, grace: float = 0.5, **env: str
+    engine: Engine,
+    program: str = "",
+    *,
+    build: Callable[[float], Generation] = generation_c,
+    agent_timeout: float = 60.0,
+    **env: str,
 ) -> Iterator[Relax]:
     events: list[str] = []
     table = SessionTable(events.append)
-    generation = GenerationC(term_grace_seconds=grace)
+    generation = build(0.5)
     api = ChatApi(table, engine, generation, ModelLimits(context=20_000), threads=8)
     agent = AgentCommand(ASK + program, Path("/"), {"TASK": STATEMENT, **env})
     runner = GroupRunner(table, agent, api.base_url, generation, "train", agent_timeout)
@@ -198,6 +204,7 @@ def relax(
     finally:
         table.shut("the test is over")
         api.close()
+        events += [f"killed {group}" for group in generation.launcher.close()]
         engine.close()
 
 
@@ -331,6 +338,40 @@ def test_too_many_dropped_groups_end_the_run_with_a_clear_line(task: Task, tmp_p
     assert "agent exited with code 3: no such venv" in last
 
 
+def test_a_pause_holds_every_request_and_nobody_is_told(task: Task, tmp_path: Path) -> None:
+    pause = ("--pause-after", "3", "--pause-seconds", "0.5")
+    run = run_cli(task, tmp_path, WORKER, "--group-size", "2", "--policies", "noop,wrong", "--expect", *pause)
+    output, _ = run.communicate()
+    assert run.returncode == 0, output
+    assert output.index("generation closed after 3 answers") < output.index("generation open again")
+    (group,) = json.loads((tmp_path / "report.json").read_text())["groups"]
+    assert [session["turns"] for session in group["sessions"]] == [3, 5]
+    assert [session["exit_code"] for session in group["sessions"]] == [0, 0]
+
+
+@pytest.mark.parametrize(("name", "turns", "rewards"), [("A", [3] * 4, [0] * 4), ("B", [7, 3, 5, 15], [1, 0, 0, 1])])
+def test_command_line_plays_the_older_generations(
+    task: Task, tmp_path: Path, name: str, turns: list[int], rewards: list[float]
+) -> None:
+    """Without a tool parser no policy gets anywhere. An evaluation group is all samples of a prompt."""
+    run = run_cli(task, tmp_path, WORKER, "--generation", name, "--mode", "eval", "--groups", "2", "--expect")
+    output, _ = run.communicate()
+    assert run.returncode == 0, output
+    report = json.loads((tmp_path / "report.json").read_text())
+    groups = sorted(report["groups"], key=lambda group: str(group["group_id"]))
+    assert [group["group_id"] for group in groups] == ["0", "1"]
+    sessions = [session for group in groups for session in group["sessions"]]
+    assert {re.sub("_[0-9]+_", "_N_", s["session_id"], count=1) for s in sessions} == {
+        f"agentic_session_N_{group}_{slot}" for group in range(2) for slot in range(4)
+    }
+    assert len({s["session_id"] for s in sessions}) == 8
+    assert [s["turns"] for s in sessions] == turns * 2
+    assert [s["samples"][0]["reward"] for s in sessions] == rewards * 2
+    status = "RepeatedFormatError" if name == "A" else "Submitted"
+    assert {s["samples"][0]["metadata"]["exit_status"] for s in sessions} == {status}
+    assert not list((tmp_path / "tmp").iterdir())
+
+
 def test_stop_signal_answers_404_ends_every_process_and_leaves_nothing(task: Task, tmp_path: Path) -> None:
     program = ASK + (
         """
@@ -403,6 +444,172 @@ def test_timeout_counts_active_time_and_no_member_of_a_group_survives(task: Task
     noted = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(noted) == 4
     assert not any(alive(pid) for pid in noted)
+
+
+def test_the_clock_of_a_group_stands_still_while_generation_is_closed(task: Task, tmp_path: Path) -> None:
+    program = """
+    ask "$first" && touch "$NOTES/asked"
+    while [ ! -e "$NOTES/go" ]; do sleep 0.05; done
+    jq --slurpfile a "$RELAX_SESSION_IO_DIR/answer.json" '.messages += [$a[0].choices[0].message,
+        {role: "tool", tool_call_id: $a[0].choices[0].message.tool_calls[0].id, content: "x"}]' "$first" > ../next
+    [ "$(ask ../next)" = 200 ] && deliver 0
+    """.replace("../next", "$RELAX_SESSION_IO_DIR/next.json")
+    with relax(ScriptedEngine(Rows([task.data])), program, NOTES=str(tmp_path)) as side:
+        with side.running(0, 1) as results:
+            wait_until((tmp_path / "asked").exists)
+            side.table.pause()
+            (group,) = side.table.leased_groups()
+            active = group.active_seconds(time.monotonic())
+            (tmp_path / "go").touch()
+            wait_until(lambda: side.phases() == ["turn 2"])
+            assert group.active_seconds(time.monotonic() + 1e6) == active
+            assert group.sessions[0].turns == 1
+            side.table.resume()
+        assert results[0].ending == "committed"
+        assert results[0].sessions[0].turns == 2
+        assert group.active_seconds(time.monotonic()) > active
+
+
+def test_the_older_launcher_signals_once_and_forgets(task: Task, tmp_path: Path) -> None:
+    """The folder goes while the agent still handles its signal, and nothing but the end of the run kills it."""
+    stubborn = """
+    trap 'touch "$NOTES/heard"' TERM
+    echo "$RELAX_SESSION_IO_DIR" > "$NOTES/folder"
+    echo $$ > "$NOTES/leader"
+    ask "$first"
+    while :; do sleep 0.1; done
+    """
+    engine = ScriptedEngine(Rows([task.data]))
+    with relax(engine, stubborn, build=generation_b, agent_timeout=1.0, NOTES=str(tmp_path)) as side:
+        with side.running(0, 1) as results:
+            pass
+        leader = int((tmp_path / "leader").read_text())
+        assert results[0].reason == "agents timed out after 1 seconds"
+        assert [session.exit_code for session in results[0].sessions] == [None]
+        assert not Path((tmp_path / "folder").read_text().strip()).exists()
+        wait_until((tmp_path / "heard").exists)
+        assert alive(leader)
+    assert side.events[-1] == f"killed {leader}"
+    assert not alive(leader)
+
+    # What is left in the group is not touched, and a process that holds a pipe holds the session.
+    leaving = """
+    [ "$(ask "$first")" = 200 ] && deliver 0
+    (while [ ! -e "$NOTES/go" ]; do sleep 0.05; done; echo late) &
+    sleep 1000 > /dev/null 2>&1 & echo $! > "$NOTES/mild"
+    echo $BASHPID > "$NOTES/left"
+    echo oops >&2
+    exit 3
+    """
+    with relax(engine, leaving, build=generation_b, NOTES=str(tmp_path)) as side:
+        with side.running(0, 1) as results:
+            left = int(wait_until(lambda: (tmp_path / "left").exists() and (tmp_path / "left").read_text()))
+            wait_until(lambda: not alive(left))
+            assert not results
+            (tmp_path / "go").touch()
+        assert str(results[0].reason).endswith("agent exited with code 3: late\noops")
+        mild = int((tmp_path / "mild").read_text())
+        assert alive(mild)
+        os.kill(mild, signal.SIGKILL)
+
+
+def test_an_agent_that_never_asks(task: Task) -> None:
+    """It ends a training run in generation A; in the others its group is dropped."""
+    engine = ScriptedEngine(Rows([task.data]))
+    for program, words in (("deliver 0", "before any chat request"), ("exit 4", "exited with code 4")):
+        for build in (generation_b, generation_c):
+            with relax(engine, program, build=build) as side:
+                result = side.runner.run(0, ["noop", "noop"])
+                assert (result.ending, words in str(result.reason)) == ("dropped", True)
+        with relax(engine, program, build=generation_a) as side, pytest.raises(StepError, match=words):
+            side.runner.run(0, ["noop", "noop"])
+
+
+def test_older_requests_are_checked_field_by_field(task: Task) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
+    speechless = {"role": "assistant", "content": None, "tool_calls": [call]}
+    refused: list[tuple[Any, str]] = [
+        ([], "body"),
+        ({}, "messages"),
+        (chat({"role": "tool", "content": " "}), "messages"),
+        (chat({"role": "tool", "content": ""}), "messages"),
+        (chat({"role": "assistant", "content": ""}), "messages"),
+        (chat({"role": "developer", "content": "x"}), "messages"),
+        (chat(tools=["bash"]), "tools"),
+        (chat(max_completion_tokens=0), "max_completion_tokens"),
+        (chat(top_logprobs=1), "top_logprobs"),
+        (chat(n=2), "n"),
+        (chat(stream=True), "stream"),
+        (chat(functions=[{}]), "functions"),
+        (chat(function_call="auto"), "function_call"),
+    ]
+    refused_by_a = [
+        (chat(tool_choice="auto"), "tool_choice"),
+        (chat(parallel_tool_calls=True), "parallel_tool_calls"),
+        (chat(speechless), "messages"),
+    ]
+    arguments = {"role": "assistant", "tool_calls": [{**call, "function": {"name": "bash", "arguments": {}}}]}
+    refused_by_b = [
+        (chat(arguments), "messages"),
+        (chat({"role": "tool", "content": "x", "tool_call_id": ""}), "messages"),
+    ]
+    harmless = chat(n=1, stream=False, tool_choice="none", parallel_tool_calls=False, max_tokens="no", model=3)
+    with relax(ScriptedEngine(Rows([task.data])), build=generation_a) as side:
+        session = side.table.open_group("0", 0, [("token", "gold")]).sessions[0]
+        for body, _ in refused + refused_by_a:
+            answer = side.post("token", body)
+            assert (answer.status_code, list(answer.json())) == (400, ["detail"]), body
+        denied = requests.post(side.api.base_url, json=chat(), timeout=60)
+        assert (denied.status_code, list(denied.json())) == (401, ["detail"])
+        gone = side.post("other", chat())
+        assert (gone.status_code, gone.headers["x-should-retry"]) == (404, "false")
+        assert gone.json()["error"]["code"] == "session_discarded"
+        lost = side.post("token", {"messages": []})
+        assert (lost.status_code, lost.json()["error"]["code"]) == (500, "internal_error")
+        assert "x-should-retry" not in lost.headers
+        long = side.post("token", chat({"role": "user", "content": "word " * 20_000}))
+        assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+        first = side.post("token", harmless).json()
+        assert "model" not in first
+        assert "token" in first["id"]
+        message = first["choices"][0]["message"]
+        assert set(message) == {"role", "content"}
+        assert "<tool_call>" in message["content"]
+        assert first["choices"][0]["finish_reason"] == "stop"
+        # All but role and content falls away before histories are compared.
+        assert side.post("token", chat({**message, "tool_calls": [call]}, {"role": "user", "content": "?"})).ok
+        side.table.check_export(session, read_strict_output(Path("/nonexistent")))
+
+    with relax(ScriptedEngine(Rows([task.data])), build=generation_b) as side:
+        first_session, second_session = side.table.open_group("0", 0, [("a", "chatty"), ("b", "chatty")]).sessions
+        for body, param in refused + refused_by_b:
+            answer = side.post("a", body)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), body
+        history: list[dict[str, Any]] = []
+        with ThreadPoolExecutor(2) as pool:
+            opening = chat(tool_choice="auto", parallel_tool_calls=True, model="m", temperature=1)
+            opened = [answer.json() for answer in pool.map(lambda token: side.post(token, opening), "ab")]
+        assert opened[0]["model"] == "m"
+        history = [opened[0]["choices"][0]["message"], {"role": "user", "content": "?"}]
+        seen: list[dict[str, Any]] = []
+        for _ in range(5):
+            message = side.post("a", chat(*history)).json()["choices"][0]["message"]
+            seen.append(message)
+            assert side.post("b", chat(*history)).ok
+            answers = [{"role": "tool", "content": "x", "tool_call_id": asked["id"]} for asked in message["tool_calls"]]
+            history += [message, *answers]
+        assert "reasoning_content" in seen[3]
+        assert seen[4]["content"] is None
+        assert seen[4]["tool_calls"][0]["function"]["arguments"] == '{"command": "cat /no/such/file"}'
+        side.table.check_export(first_session, read_strict_output(Path("/nonexistent")))
+        # Null is not an empty text, and arguments are text: to spell them anew is to change the history.
+        changed = [{**message, "content": message["content"] or ""} for message in history]
+        assert side.post("a", chat(*history)).ok
+        assert side.post("b", chat(*changed)).ok
+        side.table.check_export(first_session, read_strict_output(Path("/nonexistent")))
+        with pytest.raises(AgentExecutionError, match="2 leaves with a response"):
+            side.table.check_export(second_session, read_strict_output(Path("/nonexistent")))
 
 
 def test_requests_are_checked_field_by_field(task: Task) -> None:
@@ -591,6 +798,27 @@ def test_output_file_forms(tmp_path: Path, text: str, wanted: float | str | None
             scalar_reward(reward, None)
     else:
         assert scalar_reward(reward, "score") == pytest.approx(wanted, nan_ok=True)
+
+
+def test_older_output_files_hold_two_keys_or_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "session_output.json"
+    assert read_strict_output(file) == read_output(file)
+    for text, words in {
+        "": "not JSON",
+        "[]": "got list",
+        '{"reward": 1, "note": 1}': "unknown keys note",
+        json.dumps(RECORD): "unknown keys messages, name",
+        '{"reward": 1}\n{"reward": 1}': "not JSON",
+        '{"reward": "1"}': "reward must be",
+        '{"metadata": []}': "metadata must be an object",
+    }.items():
+        file.write_text(text)
+        with pytest.raises(AgentExecutionError, match=words):
+            read_strict_output(file)
+    file.write_text('{\n"metadata": {"a": 1}, "reward": NaN}\n')
+    output = read_strict_output(file)
+    assert math.isnan(scalar_reward(output.reward, None))
+    assert output.metadata == {"a": 1}
 
 
 def test_agent_environment_keeps_the_reserved_prefix_and_the_folder(tmp_path: Path) -> None:
