@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The agent server: leases tasks, runs mini-swe-agent in sandboxes, scores submissions, answers over HTTP."""
 
+import contextlib
 import logging
 import signal
 import socket
@@ -17,6 +18,7 @@ from swe_rollout.settings import Settings, load_settings
 if TYPE_CHECKING:
     from swe_rollout.agent import MyAgent as MyAgent
     from swe_rollout.assembly import Parts
+    from swe_rollout.journal import Journal
 
 log = logging.getLogger("swe_rollout.server")
 
@@ -36,11 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = load_settings(sys.argv[1:] if argv is None else argv)
         log_to_stderr()
         from swe_rollout.assembly import assemble
+        from swe_rollout.journal import Journal
         from swe_rollout.listener import bind
 
-        # Before anything slow: a port that is taken should be known at once.
+        # Before anything slow: a port or a folder that is taken should be known at once.
         sock = bind(settings.host, settings.port)
-        return serve(settings, assemble(settings), sock)
+        with contextlib.closing(Journal(settings.work_dir)) as journal:
+            return serve(settings, assemble(settings), sock, journal)
     except StartupError as error:
         print(f"agent_server.py: {error}", file=sys.stderr)
         return 2
@@ -48,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def serve(settings: Settings, parts: "Parts", sock: socket.socket) -> int:
+def serve(settings: Settings, parts: "Parts", sock: socket.socket, journal: "Journal") -> int:
     """Answer on `sock` until SIGTERM or SIGINT, then end every session and sandbox.
 
     Returns 128 + the signal's number. Call it from the main thread. Raises `StartupError` if the address
@@ -58,7 +62,7 @@ def serve(settings: Settings, parts: "Parts", sock: socket.socket) -> int:
     from swe_rollout.service import Service
 
     raise_file_limit()
-    service = Service(settings, parts)
+    service = Service(settings, parts, journal)
     url = service.listen(sock)
     signals: list[int] = []
 

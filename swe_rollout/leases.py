@@ -71,13 +71,10 @@ class TaskPool:
         self._open: dict[str, _Group] = {}
         """Least recently leased first."""
         self._leased = 0
-        self._begin_epoch(0)
-
-    @property
-    def order(self) -> str:
+        said = [str(seed) if shuffle else "as read", *(task.id for task in tasks)]
+        self.order = hashlib.sha256("\n".join(said).encode("utf-8", "replace")).hexdigest()[:16]
         """Names the order of the rows: pools with the same one give the same row at the same place."""
-        said = [str(self._seed) if self._shuffle else "as read", *(task.id for task in self._tasks)]
-        return hashlib.sha256("\n".join(said).encode("utf-8", "replace")).hexdigest()[:16]
+        self._begin_epoch(0)
 
     def resume(self, place: Place) -> None:
         """Go on at `place` of an earlier pool of the same `order`; before the first lease."""

@@ -1,10 +1,11 @@
 """The sessions a server can tell about, by both of their names."""
 
-from collections import deque
+import re
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from swe_rollout.session import Mode, Status
+from swe_rollout.session import REQUEST_ID, REQUEST_ID_LENGTH, Mode, Status
 
 
 class Record(Protocol):
@@ -43,6 +44,27 @@ class Record(Protocol):
     def wait(self, seconds: float) -> None:
         """Return at the session's end, or after `seconds`."""
         ...
+
+
+class EarlyCancels:
+    """Cancels that overtook their create calls, the latest `limit` of them. Its owner's lock guards it too."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._reasons: OrderedDict[str, str] = OrderedDict()
+
+    def note(self, key: str, reason: str) -> bool:
+        """Remember the cancel if `key` can be a request id; whether it can."""
+        if len(key) > REQUEST_ID_LENGTH or not re.fullmatch(REQUEST_ID, key):
+            return False
+        self._reasons[key] = reason
+        while len(self._reasons) > self._limit:
+            self._reasons.popitem(last=False)
+        return True
+
+    def take(self, request_id: str | None) -> str | None:
+        """Why the session of this request id was given up before it came, if it was."""
+        return self._reasons.pop(request_id or "", None)
 
 
 class Records:

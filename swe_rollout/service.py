@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
     from swe_rollout.assembly import Parts
+    from swe_rollout.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,10 @@ _SECONDS_TO_SEND_ANSWERS = 1.0
 class Service:
     """Everything that lives from the start line to the exit. `run` in one thread, `stop` from another."""
 
-    def __init__(self, settings: Settings, parts: "Parts") -> None:
+    def __init__(self, settings: Settings, parts: "Parts", journal: "Journal") -> None:
+        """Goes on where the last server of this `journal` stopped."""
+        for mode, pool in parts.pools.items():
+            pool.resume(journal.place(mode, pool.order))
         metrics = Metrics()
         self.sessions = Sessions(
             parts.run,
@@ -35,6 +39,7 @@ class Service:
             max_open=settings.max_sessions,
             record_ttl=settings.record_ttl_seconds,
             client_ttl=settings.client_ttl_seconds,
+            journal=journal,
             on_end=metrics.ended,
         )
         metrics.watch(self.sessions.counts, parts.slots)
@@ -43,7 +48,8 @@ class Service:
         )
         self._parts = parts
         self._threads = settings.http_threads
-        self._sweeper = Sweeper([self.sessions.sweep], seconds=_SWEEP_SECONDS)
+        jobs = [self.sessions.sweep, lambda: journal.forget(settings.record_ttl_seconds)]
+        self._sweeper = Sweeper(jobs, seconds=_SWEEP_SECONDS)
 
     def listen(self, sock: socket.socket) -> str:
         """Take connections from now on; the URL. Raises `StartupError` if another server took the address."""

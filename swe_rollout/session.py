@@ -5,7 +5,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -160,30 +160,14 @@ class Session:
 
     def view(self) -> dict[str, Any]:
         """All that the session's own client may know, ready for JSON."""
+        request = self.request
+        names = (self.id, request.session_id, request.group_id, request.mode, self.task.id)
         with self._lock:
-            outcome = self.outcome
-            return {
-                "session_id": self.id,
-                "client_session_id": self.request.session_id,
-                "group_id": self.request.group_id,
-                "mode": self.request.mode,
-                "task_id": self.task.id,
-                "status": self.status,
-                "exit_code": outcome.exit_code if outcome else None,
-                "error": outcome.error if outcome else None,
-                "agent_exit_status": outcome.agent_exit_status if outcome else None,
-                "submission": encodable(outcome.submission) if outcome else None,
-                "reward": outcome.reward if outcome else None,
-                "reason": encodable(outcome.reason) if outcome else None,
-                "n_calls": self.n_calls,
-                "timings": {name: round(seconds, 6) for name, seconds in self.timings.items()},
-            }
+            return view_of(*names, self.status, self.outcome, self.n_calls, self.timings)
 
     def summary(self) -> dict[str, Any]:
-        """What anybody may know: no submission, and nothing that opens the trainer's API."""
-        view = self.view()
-        del view["client_session_id"], view["submission"]
-        return view | {"opened_at": self.opened_at.isoformat(timespec="milliseconds")}
+        """What anybody may know."""
+        return public(self.view(), self.opened_at.isoformat(timespec="milliseconds"))
 
     def ending(self) -> str:
         """The end in one line for the log."""
@@ -201,6 +185,42 @@ class Session:
                 "error": outcome.error,
             }
         return " ".join(f"{name}={shown(word)}" for name, word in words.items() if word not in ("", None))
+
+
+def view_of(
+    session_id: str,
+    client_session_id: str | None,
+    group_id: str,
+    mode: Mode,
+    task_id: str,
+    status: Status,
+    outcome: Outcome | None,
+    n_calls: int,
+    timings: Mapping[str, float],
+) -> dict[str, Any]:
+    """All that a session's own client may know, ready for JSON."""
+    return {
+        "session_id": session_id,
+        "client_session_id": client_session_id,
+        "group_id": group_id,
+        "mode": mode,
+        "task_id": task_id,
+        "status": status,
+        "exit_code": outcome.exit_code if outcome else None,
+        "error": outcome.error if outcome else None,
+        "agent_exit_status": outcome.agent_exit_status if outcome else None,
+        "submission": encodable(outcome.submission) if outcome else None,
+        "reward": outcome.reward if outcome else None,
+        "reason": encodable(outcome.reason) if outcome else None,
+        "n_calls": n_calls,
+        "timings": {name: round(seconds, 6) for name, seconds in timings.items()},
+    }
+
+
+def public(view: Mapping[str, Any], opened_at: str) -> dict[str, Any]:
+    """What anybody may know of a view: no submission, and nothing that opens the trainer's API."""
+    hidden = ("client_session_id", "submission")
+    return {name: value for name, value in view.items() if name not in hidden} | {"opened_at": opened_at}
 
 
 def request_key(request_id: str) -> str:

@@ -2,22 +2,19 @@
 
 import itertools
 import logging
-import re
 import secrets
 import threading
 import time
 import traceback
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from swe_rollout.errors import Cancelled
 from swe_rollout.outcome import Outcome
-from swe_rollout.records import Record, Records
+from swe_rollout.records import EarlyCancels, Record, Records
 from swe_rollout.session import (
     MODES,
-    REQUEST_ID,
-    REQUEST_ID_LENGTH,
     STAGES,
     Mode,
     RequestError,
@@ -29,7 +26,8 @@ from swe_rollout.session import (
 )
 
 if TYPE_CHECKING:
-    from swe_rollout.leases import Lease, TaskPool
+    from swe_rollout.journal import Journal
+    from swe_rollout.leases import Lease, Place, TaskPool
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +55,14 @@ class Sessions:
         max_open: int,
         record_ttl: float,
         client_ttl: float,
+        journal: "Journal",
         on_end: Callable[[Session], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`run` is one rollout, called in the session's own thread. `clock` gives seconds.
 
-        `record_ttl` is how long an ended session is told of, `client_ttl` how long a client may be silent.
+        `record_ttl` is how long an ended session is told of, `client_ttl` how long a client may be silent. The
+        sessions that `journal` remembers are told of too.
         `on_end` hears of each end before the session's client does, and must not block.
         """
         self.epoch = f"{int(time.time()):x}{secrets.token_hex(3)}"
@@ -71,6 +71,7 @@ class Sessions:
         self._pools = pools
         self._max_open = max_open
         self._client_ttl = client_ttl
+        self._journal = journal
         self._clock = clock
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -78,8 +79,11 @@ class Sessions:
         self._records = Records(record_ttl)
         self._open: dict[str, tuple[Session, Lease]] = {}
         self._totals: Counter[tuple[Mode, Status]] = Counter()
-        self._cancelled_early: OrderedDict[str, str] = OrderedDict()
+        self._cancelled_early = EarlyCancels(_CANCELLED_EARLY_LIMIT)
         self._closing = False
+        for record in journal.remembered():
+            self._records.add(record)
+            self._records.end(record, clock() - record.age)
 
     def open(self, request: SessionRequest) -> tuple[Record, bool]:
         """The session of this request, and whether it is new.
@@ -91,8 +95,8 @@ class Sessions:
             self._records.forget(self._clock())
             known = self._records.find("", request.key)
             if known is None:
-                session = self._new(request)
-                early = self._cancelled_early.pop(request.request_id or "", None)
+                session, place = self._new(request)
+                early = self._cancelled_early.take(request.request_id)
         if known is not None:
             if known.request_digest != request.digest():
                 raise RequestError(
@@ -103,6 +107,7 @@ class Sessions:
                 )
             known.wait(0.0)
             return known, False
+        self._journal.opened(session, place)
         words = (session.id, request.mode, shown(request.group_id), shown(session.task.id))
         log.info("%s start mode=%s group=%s task=%s", *words)
         if early is not None:
@@ -136,11 +141,8 @@ class Sessions:
         with self._lock:
             record = self._records.find(key, request_key(key))
             if record is None:
-                if len(key) > REQUEST_ID_LENGTH or not re.fullmatch(REQUEST_ID, key):
+                if not self._cancelled_early.note(key, reason):
                     raise _unknown()
-                self._cancelled_early[key] = reason
-                while len(self._cancelled_early) > _CANCELLED_EARLY_LIMIT:
-                    self._cancelled_early.popitem(last=False)
                 return
         record.cancel(reason)
 
@@ -190,7 +192,7 @@ class Sessions:
         deadline = time.monotonic() + seconds
         return [s.id for s in sessions if not s.ended.wait(max(0.0, deadline - time.monotonic()))]
 
-    def _new(self, request: SessionRequest) -> Session:
+    def _new(self, request: SessionRequest) -> "tuple[Session, Place]":
         pool = self._pools.get(request.mode)
         if pool is None:
             raise RequestError(
@@ -212,7 +214,7 @@ class Sessions:
         session = Session(f"ses_{self.epoch}_{next(self._numbers)}", request, lease.task, clock=self._clock)
         self._open[session.id] = session, lease
         self._records.add(session)
-        return session
+        return session, lease.place
 
     def _start(self, session: Session) -> None:
         thread = threading.Thread(target=self._live, args=(session,), name=session.id, daemon=True)
@@ -243,6 +245,7 @@ class Sessions:
             self._records.end(session, self._clock())
             self._totals[session.request.mode, outcome.status] += 1
         try:
+            self._journal.ended(session)
             self._on_end(session)
             log.info("%s end %s", session.id, session.ending())
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from scripted import Server
+from scripted import Process, Server
 
 from swe_rollout.cache import cache_folder
 
@@ -52,3 +52,17 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Starts servers with scripted rollouts as processes on one work dir, and ends them after the test."""
+    processes: list[Process] = []
+
+    def begin(*flags: str, **options: str) -> Process:
+        processes.append(Process(tmp_path, *flags, **options))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.end()

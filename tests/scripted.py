@@ -1,12 +1,16 @@
 """Rollouts that go where a test sends them, behind the real sessions, the real HTTP face and a real socket.
 
-Run as a program it is a server with the real command line, start line and signals; every session waits until it
-is cancelled.
+Run as a program it is a server with the real command line, start line and signals. Sessions of groups that are called
+done-… complete at once, the others wait until they are cancelled.
 """
 
 import json
+import os
+import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +21,8 @@ import httpx
 
 import agent_server
 from swe_rollout.assembly import Parts
+from swe_rollout.errors import StartupError
+from swe_rollout.journal import Journal
 from swe_rollout.leases import TaskPool
 from swe_rollout.listener import bind
 from swe_rollout.outcome import Outcome
@@ -107,8 +113,11 @@ class Server:
     ) -> None:
         """`front` may wrap the WSGI application, to see, delay or lose what passes."""
         self.parts = make_parts(run, modes=modes)
-        values = {"r2e_data_path": folder, "r2e_sif_dir": folder, "http_threads": 32, **settings}
-        self._service = Service(Settings(**values), self.parts)
+        work = Path(tempfile.mkdtemp(prefix="work-", dir=folder))
+        values = {"r2e_data_path": folder, "r2e_sif_dir": folder, "work_dir": work, "http_threads": 32, **settings}
+        chosen = Settings(**values)
+        self._journal = Journal(chosen.work_dir)
+        self._service = Service(chosen, self.parts, self._journal)
         self._service.app = front(self._service.app)
         self.sessions = self._service.sessions
         self.url = self._service.listen(bind("127.0.0.1", 0))
@@ -119,6 +128,7 @@ class Server:
     def stop(self) -> None:
         self._service.stop()
         self._thread.join(10)
+        self._journal.close()
         self.http.close()
 
     def open(self, **changes: Any) -> str:
@@ -132,6 +142,30 @@ class Server:
         view: dict[str, Any] = self.http.get(f"/sessions/{key}", params={"wait": 60}).json()
         assert view["exit_code"] is not None, view
         return view
+
+
+class Process:
+    """The program below in a process of its own, started again on the same work dir at will."""
+
+    def __init__(self, folder: Path, *flags: str, port: str = "0", **variables: str) -> None:
+        folders = ["--r2e-data-path", folder, "--r2e-sif-dir", folder, "--work-dir", folder / "work"]
+        command = [sys.executable, __file__, "--port", port, "--http-threads", "16", *folders, *flags]
+        environment = {**os.environ, "PYTHONPATH": str(Path(agent_server.__file__).parent), **variables}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        assert self.process.stderr is not None
+        self.start_line = self.process.stderr.readline()
+        if " on " in self.start_line:
+            self.url = self.start_line.split(" on ")[1].split(" ")[0]
+            self.port = self.url.rsplit(":", 1)[1]
+            self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> tuple[str, str]:
+        """Send it a signal if it still runs and wait for its end; what it said on stdout and stderr since the start."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.communicate(timeout=60)
 
 
 def send_poll(url: str, session_id: str) -> socket.socket:
@@ -163,4 +197,12 @@ def request_body(**changes: Any) -> dict[str, Any]:
 if __name__ == "__main__":
     agent_server.log_to_stderr()
     chosen = load_settings(sys.argv[1:])
-    sys.exit(agent_server.serve(chosen, make_parts(Gate()), bind(chosen.host, chosen.port)))
+    gate = Gate()
+
+    def run(session: Session) -> Outcome:
+        return gate.outcome if session.group_id.startswith("done") else gate(session)
+
+    try:
+        sys.exit(agent_server.serve(chosen, make_parts(run), bind(chosen.host, chosen.port), Journal(chosen.work_dir)))
+    except StartupError as error:
+        sys.exit(str(error))

@@ -6,22 +6,20 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-import scripted
-from scripted import Gate, Server
+from scripted import Gate, Process, Server
 
 import agent_server
 from swe_rollout.outcome import Outcome
 
 Serve = Callable[..., Server]
+Start = Callable[..., Process]
 ROOT = Path(agent_server.__file__).parent
 KILL_GRACE_SECONDS = 5
 """What the trainer leaves a client between SIGTERM and SIGKILL."""
@@ -371,25 +369,21 @@ def test_gives_up_after_twenty_failures_in_a_row(launch: Launch, pauses: Path, t
     assert len(list((tmp_path / "traces").iterdir())) == 1
 
 
-def test_a_restarted_server_does_not_know_the_session(launch: Launch, tmp_path: Path) -> None:
-    def start(port: str) -> "tuple[subprocess.Popen[str], str]":
-        command = [sys.executable, scripted.__file__, "--port", port, "--http-threads", "16"]
-        folders = ["--r2e-data-path", str(tmp_path), "--r2e-sif-dir", str(tmp_path)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen([*command, *folders], stderr=subprocess.PIPE, text=True, env=environment)
-        assert process.stderr is not None
-        return process, process.stderr.readline().split(" on ")[1].split(" ")[0]
-
-    first, url = start("0")
-    client = launch(url)
-    _wait_until(lambda: bool(httpx.get(f"{url}/sessions", trust_env=False).json()["sessions"]))
-    [session] = httpx.get(f"{url}/sessions", trust_env=False).json()["sessions"]
-    first.kill()
-    first.communicate()
-    second, _ = start(url.rsplit(":", 1)[1])
+@pytest.mark.parametrize("work_dir", ["kept", "lost"])
+def test_the_server_is_killed_and_started_again(start: Start, launch: Launch, tmp_path: Path, work_dir: str) -> None:
+    first = start()
+    client = launch(first.url)
+    _wait_until(lambda: bool(first.http.get("/sessions").json()["sessions"]))
+    [session] = first.http.get("/sessions").json()["sessions"]
+    first.end()
+    if work_dir == "lost":
+        shutil.rmtree(tmp_path / "work")
+    start(port=first.port)
     code, said = client.end()
-    second.kill()
-    second.communicate()
     assert code == 1
-    lost = f"the server does not know session {session['session_id']} any more: it was restarted"
-    assert said == f"agent_client: {lost}\n"
+    if work_dir == "kept":
+        cause = "the server was restarted while the session was open; its sandbox died with the server"
+        assert said == f"agent_client: session {session['session_id']} failed: {cause}\n"
+    else:
+        lost = f"the server does not know session {session['session_id']} any more: it was restarted"
+        assert said == f"agent_client: {lost}\n"

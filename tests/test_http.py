@@ -1,27 +1,22 @@
 """The HTTP face over real sockets; the rollouts behind it are scripted."""
 
 import logging
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
-import scripted
-from scripted import Gate, Run, Server, make_parts, read_answer, request_body, send_poll
+from scripted import Gate, Process, Run, Server, make_parts, read_answer, request_body, send_poll
 
-import agent_server
 from swe_rollout.cancellation import Cancellation
+from swe_rollout.journal import Journal
 from swe_rollout.leases import Lease, TaskPool
 from swe_rollout.outcome import Outcome
 from swe_rollout.records import Record
@@ -29,16 +24,26 @@ from swe_rollout.session import Mode, Session, SessionRequest
 from swe_rollout.sessions import Sessions
 
 Serve = Callable[..., Server]
+Start = Callable[..., Process]
 KEY = request_body()["api_key"]
 
 
-def make_sessions(run: Run, *, record_ttl: float = 60.0, clock: Callable[[], float] = time.monotonic) -> Sessions:
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with closing(Journal(tmp_path / "work")) as opened:
+        yield opened
+
+
+def make_sessions(
+    run: Run, journal: Journal, *, record_ttl: float = 60.0, clock: Callable[[], float] = time.monotonic
+) -> Sessions:
     return Sessions(
         run,
         make_parts(run).pools,
         max_open=10,
         record_ttl=record_ttl,
         client_ttl=120.0,
+        journal=journal,
         on_end=lambda _: None,
         clock=clock,
     )
@@ -233,8 +238,8 @@ def test_a_cancel_that_overtakes_its_create(serve: Serve) -> None:
     assert server.http.post(f"/sessions/req-{'a' * 200}/cancel").status_code == 404
 
 
-def test_remembered_cancels_are_bounded() -> None:
-    sessions = make_sessions(Gate())
+def test_remembered_cancels_are_bounded(journal: Journal) -> None:
+    sessions = make_sessions(Gate(), journal)
     for number in range(10_001):
         sessions.cancel(f"req-{number}", "given up")
     opened = {
@@ -371,10 +376,10 @@ def test_modes_without_rows_and_a_full_or_stopping_server(serve: Serve) -> None:
     assert server.http.get("/healthz").status_code == 200
 
 
-def test_records_are_kept_for_a_while_after_the_end() -> None:
+def test_records_are_kept_for_a_while_after_the_end(journal: Journal) -> None:
     now = [0.0]
     gate = Gate()
-    sessions = make_sessions(gate, record_ttl=10.0, clock=lambda: now[0])
+    sessions = make_sessions(gate, journal, record_ttl=10.0, clock=lambda: now[0])
     session, _ = sessions.open(SessionRequest(**request_body(request_id="req-1")))
     now[0] = 100.0
     assert sessions.get("req-1") is session
@@ -391,10 +396,10 @@ def test_records_are_kept_for_a_while_after_the_end() -> None:
     assert again.id != session.id
 
 
-def test_a_session_whose_client_is_gone_is_cancelled() -> None:
+def test_a_session_whose_client_is_gone_is_cancelled(journal: Journal) -> None:
     now = [0.0]
     gate = Gate()
-    sessions = make_sessions(gate, clock=lambda: now[0])
+    sessions = make_sessions(gate, journal, clock=lambda: now[0])
     names = ("silent", "asks", "creates again", "waits")
     opened = {
         name: sessions.open(SessionRequest(**request_body(group_id=name, request_id=f"req-{index}")))[0]
@@ -428,7 +433,7 @@ def test_a_session_whose_client_is_gone_is_cancelled() -> None:
         assert poll.result(timeout=60).status == "completed"
 
 
-def test_an_early_dropped_group_frees_its_row_and_late_ends_change_nothing() -> None:
+def test_an_early_dropped_group_frees_its_row_and_late_ends_change_nothing(journal: Journal) -> None:
     let_go = threading.Event()
     started = threading.Semaphore(0)
 
@@ -438,7 +443,7 @@ def test_an_early_dropped_group_frees_its_row_and_late_ends_change_nothing() -> 
         session.cancellation.check()
         return Outcome.completed("Submitted", 1.0)
 
-    sessions = make_sessions(stubborn)
+    sessions = make_sessions(stubborn, journal)
 
     def begin(request_id: str) -> Record:
         return sessions.open(SessionRequest(**request_body(request_id=request_id)))[0]
@@ -459,35 +464,28 @@ def test_an_early_dropped_group_frees_its_row_and_late_ends_change_nothing() -> 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_sessions_then_sandboxes_then_the_server(
-    tmp_path: Path, number: signal.Signals, exit_code: int
+    start: Start, number: signal.Signals, exit_code: int
 ) -> None:
-    command = [sys.executable, scripted.__file__, "--port", "0", "--http-threads", "16", "--run-id", "launch-7"]
-    folders = ["--r2e-data-path", str(tmp_path), "--r2e-sif-dir", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(agent_server.__file__).parent)}
-    with subprocess.Popen([*command, *folders], stdout=-1, stderr=-1, text=True, env=environment) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        start_line = process.stderr.readline()
-        time_of_day = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-        found = re.match(
-            rf"{time_of_day} INFO listening on (http://127\.0\.0\.1:[1-9]\d*) run=launch-7 epoch=(\w+) (.*)\n",
-            start_line,
-        )
-        assert found, start_line
-        assert found[3] == (
-            "train: 3 rows, 3 images; eval: no rows; slots: train 4; confinement: unprivileged: for the test"
-        )
-        url = found[1]
-        session_id = httpx.post(f"{url}/sessions", json=request_body(), trust_env=False).json()["session_id"]
-        with send_poll(url, session_id) as poll:
-            # Requests are taken in the order they come: when this one is answered the poll is in.
-            assert httpx.get(f"{url}/healthz", trust_env=False).json()["run_id"] == "launch-7"
-            process.send_signal(number)
-            process.send_signal(number)
-            # An answer, not a reset connection, is what tells a client to stop.
-            assert read_answer(poll)["error"] == "the server is stopping"
-        said, log = process.communicate(timeout=60)
-    assert process.returncode == exit_code
+    server = start("--run-id", "launch-7")
+    time_of_day = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    found = re.match(
+        rf"{time_of_day} INFO listening on (http://127\.0\.0\.1:[1-9]\d*) run=launch-7 epoch=(\w+) (.*)\n",
+        server.start_line,
+    )
+    assert found, server.start_line
+    assert found[3] == (
+        "train: 3 rows, 3 images; eval: no rows; slots: train 4; confinement: unprivileged: for the test"
+    )
+    session_id = server.http.post("/sessions", json=request_body()).json()["session_id"]
+    with send_poll(server.url, session_id) as poll:
+        # Requests are taken in the order they come: when this one is answered the poll is in.
+        assert server.http.get("/healthz").json()["run_id"] == "launch-7"
+        server.process.send_signal(number)
+        server.process.send_signal(number)
+        # An answer, not a reset connection, is what tells a client to stop.
+        assert read_answer(poll)["error"] == "the server is stopping"
+    said, log = server.process.communicate(timeout=60)
+    assert server.process.returncode == exit_code
     assert said == "parts closed\n"
     events = [line.split(" ", 2)[2] for line in log.splitlines()]
     assert events[0] == f"{session_id} start mode=train group=train:prepare_group_0 task=calc__000000000000"
