@@ -3,6 +3,7 @@
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from swe_rollout.journal import Journal
 
 log = logging.getLogger("swe_rollout.server")
+
+_SECONDS_TO_STOP = 9.5
 
 
 def __getattr__(name: str) -> Any:
@@ -55,14 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def serve(settings: Settings, parts: "Parts", sock: socket.socket, journal: "Journal") -> int:
     """Answer on `sock` until SIGTERM or SIGINT, then end every session and sandbox.
 
-    Returns 128 + the signal's number. Call it from the main thread. Raises `StartupError` if the address
-    was taken meanwhile.
+    Returns 128 + the signal's number, in less than 10 seconds after the signal; a second signal changes nothing.
+    Call it from the main thread, which may start no process afterwards. Raises `StartupError` if the address was
+    taken meanwhile.
     """
     from swe_rollout.listener import raise_file_limit
+    from swe_rollout.reaper import Reaper
     from swe_rollout.service import Service
 
     raise_file_limit()
-    service = Service(settings, parts, journal)
+    service = Service(settings, parts, journal, jobs=[Reaper().reap])
     url = service.listen(sock)
     signals: list[int] = []
 
@@ -70,9 +75,16 @@ def serve(settings: Settings, parts: "Parts", sock: socket.socket, journal: "Jou
         log.info("stopping: %s", signal.Signals(signals[0]).name)
         service.stop()
 
+    def give_up() -> None:
+        log.error("not everything could be stopped in %g s", _SECONDS_TO_STOP)
+        os._exit(128 + signals[0])
+
     def on_signal(number: int, _frame: FrameType | None) -> None:
         signals.append(number)
         if len(signals) == 1:
+            deadline = threading.Timer(_SECONDS_TO_STOP, give_up)
+            deadline.daemon = True
+            deadline.start()
             threading.Thread(target=stop, name="stop").start()
 
     signal.signal(signal.SIGTERM, on_signal)

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _SETTINGS_OF_A_LAUNCH = {"host", "port", "run_id", "work_dir", "tmp_dir", "http_threads"}
 """Two servers that differ in these alone give the same sessions."""
+_SECONDS_TO_CLOSE = 2.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def assemble(settings: Settings) -> Parts:
     chat = ChatClient(config.model.connect_timeout)
 
     def close() -> None:
-        scratch.close()
+        scratch.close(seconds=_SECONDS_TO_CLOSE)
         chat.close()
 
     return Parts(

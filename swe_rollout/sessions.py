@@ -183,14 +183,20 @@ class Sessions:
         return self._closing
 
     def close(self, reason: str, *, seconds: float) -> Sequence[str]:
-        """Refuse new sessions, cancel the open ones and wait for their end; ids of those still open then."""
+        """Refuse new sessions, cancel the open ones and wait for their end; ids of those still open then.
+
+        Those end as cancelled all the same, so that their clients are answered; what they still do is lost.
+        """
         with self._lock:
             self._closing = True
             sessions = [session for session, _ in self._open.values()]
         for session in sessions:
             session.cancel(reason)
         deadline = time.monotonic() + seconds
-        return [s.id for s in sessions if not s.ended.wait(max(0.0, deadline - time.monotonic()))]
+        late = [s for s in sessions if not s.ended.wait(max(0.0, deadline - time.monotonic()))]
+        for session in late:
+            self._end(session, Outcome.cancelled(reason))
+        return [session.id for session in late]
 
     def _new(self, request: SessionRequest) -> "tuple[Session, Place]":
         pool = self._pools.get(request.mode)
@@ -203,7 +209,7 @@ class Sessions:
                 field="mode",
             )
         if self._closing:
-            raise RequestError(503, "stopping", "the server is stopping")
+            raise RequestError(503, "draining", "the server is stopping")
         if len(self._open) >= self._max_open:
             raise RequestError(
                 503,

@@ -63,7 +63,7 @@ def create_app(sessions: Sessions, metrics: Metrics, parts: "Parts", *, run_id: 
     @app.get("/readyz")
     def ready() -> tuple[Response, int]:
         return jsonify(
-            status="stopping" if sessions.closing else "ready",
+            status="draining" if sessions.closing else "ready",
             service_epoch=sessions.epoch,
             run_id=run_id,
             counts=sessions.counts(),

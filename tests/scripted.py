@@ -1,7 +1,7 @@
 """Rollouts that go where a test sends them, behind the real sessions, the real HTTP face and a real socket.
 
 Run as a program it is a server with the real command line, start line and signals. Sessions of groups that are called
-done-… complete at once, the others wait until they are cancelled.
+done-… complete at once, those of hang-… never end, the others wait until they are cancelled.
 """
 
 import json
@@ -200,6 +200,8 @@ if __name__ == "__main__":
     gate = Gate()
 
     def run(session: Session) -> Outcome:
+        if session.group_id.startswith("hang"):
+            threading.Event().wait()
         return gate.outcome if session.group_id.startswith("done") else gate(session)
 
     try:

@@ -372,7 +372,9 @@ def test_modes_without_rows_and_a_full_or_stopping_server(serve: Serve) -> None:
     assert server.ended(first)["error"] == "the server is stopping"
     stopping = server.http.post("/sessions", json=request_body())
     assert (stopping.status_code, stopping.headers["retry-after"]) == (503, "5")
-    assert server.http.get("/readyz").status_code == 503
+    assert stopping.json()["error"] == {"code": "draining", "message": "the server is stopping"}
+    ready = server.http.get("/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (503, "draining")
     assert server.http.get("/healthz").status_code == 200
 
 
@@ -494,3 +496,39 @@ def test_a_signal_ends_sessions_then_sandboxes_then_the_server(
         rf'{session_id} end status=cancelled calls=0 seconds=[\d.]+ error="the server is stopping"', events[2]
     )
     assert events[3:] == ["stopped"]
+
+
+def test_a_session_that_cannot_be_stopped_ends_for_its_client(journal: Journal) -> None:
+    let_go = threading.Event()
+
+    def stubborn(_: Session) -> Outcome:
+        let_go.wait(60)
+        return Outcome.completed("Submitted", 1.0)
+
+    sessions = make_sessions(stubborn, journal)
+    session, _ = sessions.open(SessionRequest(**request_body()))
+    with ThreadPoolExecutor(1) as threads:
+        poll = threads.submit(sessions.wait, session.id, 300)
+        assert sessions.close("the server is stopping", seconds=0.1) == [session.id]
+        view = poll.result(timeout=60).view()
+    assert (view["status"], view["exit_code"], view["error"]) == ("cancelled", 143, "the server is stopping")
+    let_go.set()
+    for thread in threading.enumerate():
+        if thread.name == session.id:
+            thread.join(60)
+    assert sessions.get(session.id).view() == view
+
+
+def test_a_server_whose_session_hangs_exits_all_the_same(start: Start) -> None:
+    server = start()
+    hanging = server.http.post("/sessions", json=request_body(group_id="hang")).json()["session_id"]
+    with send_poll(server.url, hanging) as poll:
+        assert server.http.get("/healthz").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert read_answer(poll)["status"] == "cancelled"
+        assert server.process.wait(10) == 143
+    log = server.end()[1]
+    assert f"ERROR {hanging} did not end in time; its processes are killed" in log
+    assert log.endswith("INFO stopped\n")
+    again = start()
+    assert again.http.get(f"/sessions/{hanging}").json()["error"] == "the server is stopping"

@@ -45,12 +45,13 @@ class Scratch:
         folder.mkdir(mode=0o711)
         return folder
 
-    def close(self) -> None:
-        """End what is left and remove the folder. Idempotent."""
+    def close(self, *, seconds: float = 60.0) -> None:
+        """End what is left and remove the folder. Idempotent; what takes longer than `seconds` goes on alone."""
         with contextlib.suppress(OSError):
             assert self._janitor.stdin is not None
             self._janitor.stdin.close()
-        self._janitor.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._janitor.wait(seconds)
 
 
 def remove_tree(folder: Path) -> None:
