@@ -61,6 +61,7 @@ def assemble(settings: Settings) -> Parts:
     from swe_rollout.sandbox.confinement import choose
     from swe_rollout.sandbox.probe import check_apptainer, open_scratch, try_sandbox
     from swe_rollout.sandbox.sandbox import SandboxHost
+    from swe_rollout.sandbox.scratch import sweep
     from swe_rollout.scoring.judge import Judge
 
     config = load_config(settings.config)
@@ -69,6 +70,8 @@ def assemble(settings: Settings) -> Parts:
     check_apptainer()
     for name in ("work_dir", "tmp_dir"):
         _make_folder(name, getattr(settings, name))
+    for folder in sweep(settings.tmp_dir):
+        log.info("removed %s, left by a server that is gone", folder)
     scratch = open_scratch(settings.tmp_dir, settings.run_id, confinement)
     host = SandboxHost(
         confinement,

@@ -156,7 +156,7 @@ def _own(work_dir: Path) -> int:
     path = work_dir / "server.lock"
     try:
         work_dir.mkdir(parents=True, exist_ok=True)
-        fd = locks.take(path)
+        fd = locks.take(path, create=True)
     except OSError as error:
         raise StartupError(f"AGENT_SERVER_WORK_DIR={work_dir}: {error.strerror}; choose another folder") from None
     if fd is None:

@@ -105,7 +105,7 @@ class Server:
         slots = self.http.get("/readyz").json()["slots"]
         assert all(pool["in_use"] == pool["waiting"] == 0 for pool in slots.values()), slots
         (scratch,) = self.tmp.iterdir()
-        assert sorted(path.name for path in scratch.iterdir()) == ["empty", "home"]
+        assert sorted(path.name for path in scratch.iterdir()) == ["empty", "home", "lock"]
 
     def close(self) -> None:
         self._process.send_signal(signal.SIGTERM)

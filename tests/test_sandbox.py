@@ -333,7 +333,7 @@ def test_many_starts_at_once(host: SandboxHost, sif: Path) -> None:
         thread.join()
     assert sorted(outputs) == sorted(f"{number}\n" for number in range(64))
     assert processes.belonging_to(host.scratch.folder) == []
-    assert sorted(path.name for path in host.scratch.folder.iterdir()) == ["empty", "home"]
+    assert sorted(path.name for path in host.scratch.folder.iterdir()) == ["empty", "home", "lock"]
 
 
 def test_nothing_is_left_after_kill_9_of_the_server(sif: Path, open_folder: Callable[[], Path]) -> None:

@@ -2,20 +2,28 @@
 
 `<tmp_dir>/<run id>-<pid>/` belongs to one server. A janitor process in a session of its own watches
 the server over a pipe and, when the server is gone by whatever way, ends what still works for the
-folder and removes it. So nothing stays behind, also after `kill -9`.
+folder and removes it. So nothing stays behind, also after `kill -9`. Should the janitor be killed too,
+the next server sweeps: server and janitor hold the folder's lock as long as one of them lives.
 """
 
 import contextlib
 import itertools
+import logging
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
+from swe_rollout import locks
 from swe_rollout.sandbox import processes
 from swe_rollout.sandbox.confinement import Confinement
+
+log = logging.getLogger(__name__)
+
+_LOCK = "lock"
 
 
 class Scratch:
@@ -26,7 +34,12 @@ class Scratch:
         self.folder = tmp_dir / f"{run_id}-{os.getpid()}"
         self._confinement = confinement
         self._numbers = itertools.count(1)
-        self.folder.mkdir(parents=True, mode=0o711)
+        # A folder without a locked lock would look like a dead server's: it is locked before it has its name.
+        aside = tmp_dir / f".{self.folder.name}"
+        aside.mkdir(parents=True, mode=0o711)
+        lock = locks.take(aside / _LOCK, create=True)
+        assert lock is not None
+        aside.rename(self.folder)
         self.empty = self.folder / "empty"
         self.empty.mkdir(mode=0o555)
         self.home = self.folder / "home"
@@ -37,7 +50,9 @@ class Scratch:
             stdin=subprocess.PIPE,
             start_new_session=True,
             cwd=Path(__file__).parents[2],
+            pass_fds=[lock],
         )
+        self._lock = lock
 
     def new_folder(self, kind: str) -> Path:
         """A fresh folder for one sandbox."""
@@ -52,6 +67,29 @@ class Scratch:
             self._janitor.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._janitor.wait(seconds)
+
+
+def sweep(tmp_dir: Path) -> list[Path]:
+    """End and remove what dead servers have left in `tmp_dir`; their folders. Others' folders stay as they are."""
+    swept = []
+    for folder in sorted(tmp_dir.glob("*")):
+        if not re.fullmatch(r"[^.].*-[0-9]+", folder.name) or folder.is_symlink():
+            continue
+        try:
+            lock = locks.take(folder / _LOCK, create=False)
+        except OSError:
+            continue
+        if lock is None:
+            continue
+        try:
+            if left := processes.end_all(folder):
+                log.warning("%s is left alone: its processes %s cannot be ended", folder, left)
+                continue
+            remove_tree(folder)
+            swept.append(folder)
+        finally:
+            os.close(lock)
+    return swept
 
 
 def remove_tree(folder: Path) -> None:
