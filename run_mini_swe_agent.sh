@@ -5,6 +5,7 @@
 #   run_mini_swe_agent.sh [--dry-run] [more options for Relax's training...]
 #
 #   --dry-run             print the two commands and start nothing
+#   --help                print this
 #
 # Needed:
 #   MINI_SWE_AGENT_VENV   virtual environment that the agent server runs in, on node-local storage
@@ -104,12 +105,16 @@ finish() {
     exit "$code"
 }
 
-dry_run=''
-if [[ ${1:-} == --dry-run ]]; then
-    dry_run=yes
-    shift
-fi
-more_options=("$@")
+print_help() { sed -n '2,/^set /s/^# \{0,1\}//p' "$here/${BASH_SOURCE[0]##*/}"; }
+
+launched_in=$PWD dry_run='' more_options=()
+for word in "$@"; do
+    case $word in
+        -h | --help) print_help && exit ;;
+        --dry-run) dry_run=yes ;;
+        *) more_options+=("$word") ;;
+    esac
+done
 # Else the scripts of Relax that are sourced below would take them for theirs.
 set --
 

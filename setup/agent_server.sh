@@ -10,7 +10,7 @@ take_token() {
     # Whatever Ray starts would inherit it.
     unset AGENT_SERVER_TOKEN
     if [[ ${AGENT_SERVER_TOKEN_FILE:-} ]]; then
-        token=$(cat -- "$AGENT_SERVER_TOKEN_FILE") || die "AGENT_SERVER_TOKEN_FILE cannot be read"
+        token=$(cat -- "$AGENT_SERVER_TOKEN_FILE") || die "AGENT_SERVER_TOKEN_FILE=$AGENT_SERVER_TOKEN_FILE cannot be read"
         [[ $token ]] || die "AGENT_SERVER_TOKEN_FILE=$AGENT_SERVER_TOKEN_FILE is empty"
     elif [[ $token ]]; then
         token_file=$EXP_ROOT/agent_server_token-$run_id
@@ -23,9 +23,9 @@ write_token_file() {
 
 # ask PATH: sets `http_code` and `answer`; without an answer they are 000 and curl's words. Curl's own code is returned.
 ask() {
-    local code=0 config
+    local code=0 config quoted=${token//\\/\\\\}
     printf -v config 'url = "%s"\n' "$url$1"
-    [[ -z $token ]] || printf -v config '%sheader = "Authorization: Bearer %s"\n' "$config" "$token"
+    [[ -z $token ]] || printf -v config '%sheader = "Authorization: Bearer %s"\n' "$config" "${quoted//\"/\\\"}"
     answer=$(curl -q --silent --show-error --noproxy '*' --globoff --connect-timeout 5 --max-time 10 \
         --write-out '\n%{http_code}' --config - 2>&1 <<<"$config") || code=$?
     http_code=${answer##*$'\n'} answer=${answer%$'\n'*}
@@ -62,6 +62,8 @@ start_server() {
     mkdir -p "${log%/*}"
     ln -sfn "logs/${log##*/}" "$AGENT_SERVER_WORK_DIR/server.log"
     (
+        # Paths in its settings are meant from where the launch was made.
+        cd "$launched_in" || exit
         unset AGENT_SERVER_TOKEN_FILE
         [[ -z $token ]] || export AGENT_SERVER_TOKEN=$token
         # In a session of its own: Ctrl-C is for the launch script, which then stops the server in good order.

@@ -312,7 +312,7 @@ def test_a_server_that_does_not_start_shows_its_log(launch: Launcher, tmp_path: 
 
 
 def test_a_dry_run_prints_all_and_starts_nothing(launch: Launcher) -> None:
-    run = launch("--dry-run", "--use-wandb", ENABLE_EVAL=1, LR="2e-6", SGLANG_LOAD_FORMAT="none", USE_TIS=0)
+    run = launch("--use-wandb", "--dry-run", ENABLE_EVAL=1, LR="2e-6", SGLANG_LOAD_FORMAT="none", USE_TIS=0)
     server, training = _dry(run)
 
     assert server[4:6] == [f"{sys.prefix}/bin/python", f"{ROOT}/agent_server.py"]
@@ -328,6 +328,15 @@ def test_a_dry_run_prints_all_and_starts_nothing(launch: Launcher) -> None:
     assert _values(training, "--agentic-eval-concurrency") == ["50"]
     assert run.events() == []
     assert not (run.folder / "save").exists()
+
+
+def test_help_starts_nothing(launch: Launcher) -> None:
+    run = launch("--help", SAVE_DIR=None)
+    printed, said = run.process.communicate(timeout=60)
+
+    assert (run.process.returncode, said, run.events()) == (0, "", [])
+    assert printed.startswith("Trains a coding agent with Relax: ")
+    assert printed.endswith("see setup/training_options.sh.\n")
 
 
 def test_the_options_of_a_model_and_of_older_generations(launch: Launcher, tmp_path: Path) -> None:
