@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swe_rollout.errors import ImageError, StartupError
+from swe_rollout.ladder import check_ladder
 from swe_rollout.leases import TaskPool
 from swe_rollout.outcome import Outcome
 from swe_rollout.sandbox.images import check_sif
@@ -65,6 +66,7 @@ def assemble(settings: Settings) -> Parts:
     from swe_rollout.scoring.judge import Judge
 
     config = load_config(settings.config)
+    check_ladder(settings, config)
     loaded = _load(settings, config)
     confinement = choose(settings.confinement, settings.sandbox_user)
     check_apptainer()

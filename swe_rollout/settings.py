@@ -118,7 +118,8 @@ class Settings(BaseSettings):
     sandbox_user: str = Field("swe-sandbox", min_length=1)
     """The user that sandboxes run as if the server is root."""
     run_id: str = Field(default_factory=_run_id, max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
-    """A name for this launch, of letters, digits, dots, dashes and underscores, told by /healthz, so that a launcher knows its own server from an older one."""
+    """A name for this launch, of letters, digits, dots, dashes and underscores. /healthz tells it, so that a launcher
+    knows its own server from an older one."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Settings":

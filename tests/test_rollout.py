@@ -136,7 +136,7 @@ def server(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Server]:
 def tight(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Server]:
     """One slot, two steps, three seconds of commands, and hidden tests that never end."""
     specs = (
-        *("agent.step_limit=2", "agent.wall_time_limit_seconds=3", "scoring.timeout=2"),
+        *("agent.step_limit=2", "agent.wall_time_limit_seconds=3", "environment.timeout=3", "scoring.timeout=2"),
         "scoring.command=echo started; setsid sleep 9753 & sleep 9753",
     )
     yield from _served(samples, open_folder(), *specs, AGENT_SERVER_TRAIN_CONCURRENCY="1")
