@@ -47,7 +47,7 @@ curl_config() {
 }
 
 # call METHOD PATH MAX_SECONDS [BODY_FILE]: sets http_code (000: no usable answer), answer_id, status,
-# exit_code and cause; leaves the whole answer in $scratch/answer.
+# exit_code, error_code and cause; leaves the whole answer in $scratch/answer.
 # curl runs in the background: bash runs a trap at once when it waits, but not before a foreground command ends.
 call() {
     local body=() answer config
@@ -56,25 +56,27 @@ call() {
     "${CURL[@]}" --connect-timeout 5 --max-time "$3" --output "$scratch/answer" --dump-header "$scratch/headers" \
         --write-out '%{http_code}' "${body[@]}" --config - <<<"$config" >"$scratch/code" 2>"$scratch/why" &
     if ! wait "$!"; then
-        http_code=000 cause=$(<"$scratch/why")
+        http_code=000 error_code='' cause=$(<"$scratch/why")
         cause=${cause//$'\n'/ }
         return
     fi
     http_code=$(<"$scratch/code")
     mapfile -t answer < <(jq -r '
-        .session_id // "", .status // "", .exit_code // "",
+        .session_id // "", .status // "", .exit_code // "", (.error | if type == "object" then .code else "" end) // "",
         ((.error | if type == "object" then .message else . end) // "" | tostring | gsub("\\s+"; " ") | .[:2000])
         ' "$scratch/answer" 2>/dev/null)
-    answer_id=${answer[0]:-} status=${answer[1]:-} exit_code=${answer[2]:-} cause=${answer[3]:-}
+    answer_id=${answer[0]:-} status=${answer[1]:-} exit_code=${answer[2]:-} error_code=${answer[3]:-} cause=${answer[4]:-}
     if [[ $http_code == 2?? && (-z $answer_id || -z $status) ]]; then
         http_code=000 cause='what answers there is not an agent server'
     fi
 }
 
-# persist METHOD PATH MAX_SECONDS [BODY_FILE]: like call, again and again while the failure may pass.
+# persist METHOD PATH MAX_SECONDS [BODY_FILE]: like call, again and again while the failure may pass. A server that
+# is full is no failure: its turn comes, however long that takes.
 persist() {
     local failures=0
     while call "$@"; [[ $http_code == 000 || $http_code == 429 || $http_code == 5?? ]]; do
+        [[ $error_code != full ]] || failures=-1
         ((++failures < MAX_FAILURES)) || die "gave up on $AGENT_SERVER_URL after $failures failures in a row: $cause"
         pause_before_retry "$failures"
     done

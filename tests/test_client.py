@@ -344,6 +344,19 @@ def test_a_lost_answer_is_asked_for_again_and_opens_nothing_twice(serve: Serve, 
     assert [float(pause) // 1 for pause in (pauses / "pauses").read_text().split()] == [7, 7]
 
 
+def test_waits_for_as_long_as_the_server_is_full(serve: Serve, launch: Launch, pauses: Path) -> None:
+    gate, front = Gate(), Front()
+    server = serve(gate, front=front, train_concurrency=1, eval_concurrency=1, max_sessions=2)
+    for _ in range(2):
+        server.open()
+    client = launch(server.url, PATH=f"{pauses}:{os.environ['PATH']}")
+    _wait_until(lambda: front.calls.count("POST /sessions") > 2 + 25)
+    assert client.process.poll() is None
+    gate.open()
+    assert client.end() == (0, "")
+    assert {float(pause) // 1 for pause in (pauses / "pauses").read_text().split()} == {5}
+
+
 def test_gives_up_after_twenty_failures_in_a_row(launch: Launch, pauses: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connections = []

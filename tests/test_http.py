@@ -18,6 +18,7 @@ from scripted import Gate, Process, Run, Server, make_parts, read_answer, reques
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.journal import Journal
 from swe_rollout.leases import Lease, TaskPool
+from swe_rollout.listener import raise_file_limit
 from swe_rollout.outcome import Outcome
 from swe_rollout.records import Record
 from swe_rollout.session import Mode, Session, SessionRequest
@@ -291,6 +292,36 @@ def test_short_calls_are_answered_while_two_hundred_clients_wait(serve: Serve) -
         answers = [read_answer(connection) for connection in waiting]
     assert [answer["status"] for answer in answers].count("running") == 172
     assert [answer["status"] for answer in answers].count("completed") == 28
+
+
+def test_health_and_cancel_are_answered_while_a_thousand_clients_wait(serve: Serve) -> None:
+    raise_file_limit()
+    gate = Gate()
+    polls = threading.Semaphore(0)
+
+    def front(app: Any) -> Any:
+        def through(environ: dict[str, Any], start_response: Any) -> Any:
+            if "wait=300" in environ["QUERY_STRING"]:
+                polls.release()
+            return app(environ, start_response)
+
+        return through
+
+    server = serve(gate, front=front, http_threads=1200)
+    waited_for, other = server.open(), server.open()
+    gate.wait_for(2)
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(send_poll(server.url, waited_for)) for _ in range(1000)]
+        for _ in range(1000):
+            assert polls.acquire(timeout=60)
+        assert server.http.get("/healthz").status_code == 200
+        assert server.http.get("/readyz").json()["counts"]["train"]["running"] == 2
+        assert server.http.post(f"/sessions/{other}/cancel").status_code == 204
+        assert server.ended(other)["status"] == "cancelled"
+        # All that was answered before any of them had to be.
+        assert not any(map(_has_answer, waiting))
+        gate.open()
+        assert [read_answer(connection)["status"] for connection in waiting] == ["completed"] * 1000
 
 
 def _has_answer(connection: socket.socket) -> bool:
