@@ -231,7 +231,7 @@ def test_group_ids_that_come_again_work_on_one_row_each(server: Server, tmp_path
 
     with relax(server, tmp_path, generation, *groups, "--expect") as second:
         assert second.end() == 0, second.said
-    assert [group["group_id"] for group in second.groups] == [group["group_id"] for group in first.groups]
+    assert {group["group_id"] for group in first.groups} <= {group["group_id"] for group in second.groups}
     for group in second.groups:
         tasks = {session["samples"][0]["metadata"]["task_id"] for session in group["sessions"]}
         assert (len(group["sessions"]), len(tasks)) == (4, 1)
