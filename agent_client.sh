@@ -6,7 +6,8 @@
 # the server cannot be used; 2 when the environment is incomplete; 143 after SIGTERM, SIGINT or SIGHUP.
 #
 # The trainer's session id is its API key as well: it goes to other programs by file, pipe or environment,
-# never as an argument that every user of the machine can read.
+# never as an argument that every user of the machine can read. So does AGENT_SERVER_TOKEN, which may also be in
+# the file AGENT_SERVER_TOKEN_FILE.
 set -uo pipefail
 export LC_ALL=C
 
@@ -16,7 +17,7 @@ readonly MAX_PAUSE_MS=5000
 readonly MAX_RETRY_AFTER=30
 readonly CURL=(curl -q --silent --show-error --noproxy '*' --globoff)
 
-scratch='' request_id='' session_id='' asked=''
+token=${AGENT_SERVER_TOKEN:-} scratch='' request_id='' session_id='' asked=''
 
 say() { printf 'agent_client: %s\n' "$1" >&2; }
 
@@ -33,17 +34,26 @@ check_environment() {
     ((${#missing[@]} == 0)) || wrong+=("not installed: ${missing[*]}")
     [[ ${AGENT_SERVER_URL:-http://} =~ ^https?:// ]] ||
         wrong+=("AGENT_SERVER_URL=$AGENT_SERVER_URL is not an http:// or https:// address")
+    if [[ -z $token && -n ${AGENT_SERVER_TOKEN_FILE:-} ]]; then
+        { token=$(<"$AGENT_SERVER_TOKEN_FILE"); } 2>/dev/null ||
+            wrong+=("cannot read AGENT_SERVER_TOKEN_FILE=$AGENT_SERVER_TOKEN_FILE")
+    fi
+    [[ $token =~ ^[[:graph:]]*$ ]] || wrong+=("the token is not one word of visible ASCII characters")
     ((${#wrong[@]} == 0)) && return
     name=$(printf '; %s' "${wrong[@]}")
     say "${name:2}"
     exit 2
 }
 
+quoted() {
+    local text=${1//\\/\\\\}
+    printf '"%s"' "${text//\"/\\\"}"
+}
+
 # curl_config METHOD PATH: what must not be seen in curl's arguments.
 curl_config() {
-    local url=${AGENT_SERVER_URL%"${AGENT_SERVER_URL##*[!/]}"}$2
-    url=${url//\\/\\\\}
-    printf 'request = "%s"\nurl = "%s"\n' "$1" "${url//\"/\\\"}"
+    printf 'request = "%s"\nurl = %s\n' "$1" "$(quoted "${AGENT_SERVER_URL%"${AGENT_SERVER_URL##*[!/]}"}$2")"
+    [[ -z $token ]] || printf 'header = %s\n' "$(quoted "Authorization: Bearer $token")"
 }
 
 # call METHOD PATH MAX_SECONDS [BODY_FILE]: sets http_code (000: no usable answer), answer_id, status,

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from swe_rollout.errors import StartupError
-from swe_rollout.settings import Settings, load_settings
+from swe_rollout.settings import Settings, load_settings, variable_of
 
 if TYPE_CHECKING:
     from swe_rollout.agent import MyAgent as MyAgent
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the server until a signal ends it; the exit code. If it must not start it says why in one line."""
     try:
         settings = load_settings(sys.argv[1:] if argv is None else argv)
+        # What it starts need not know, and may run as others.
+        os.environ.pop(variable_of("token"), None)
         log_to_stderr()
         from swe_rollout.assembly import assemble
         from swe_rollout.journal import Journal

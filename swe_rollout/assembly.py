@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SETTINGS_OF_A_LAUNCH = {"host", "port", "run_id", "work_dir", "tmp_dir", "http_threads"}
+_SETTINGS_OF_A_LAUNCH = {
+    *("host", "port", "run_id", "work_dir", "tmp_dir", "http_threads", "token", "token_file", "insecure"),
+}
 """Two servers that differ in these alone give the same sessions."""
 _SECONDS_TO_CLOSE = 2.0
 

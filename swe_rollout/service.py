@@ -47,7 +47,12 @@ class Service:
         )
         metrics.watch(self.sessions.counts, parts.slots)
         self.app: WSGIApplication = create_app(
-            self.sessions, metrics, parts, run_id=settings.run_id, http_threads=settings.http_threads
+            self.sessions,
+            metrics,
+            parts,
+            token=settings.secret(),
+            run_id=settings.run_id,
+            http_threads=settings.http_threads,
         )
         self._parts = parts
         self._threads = settings.http_threads

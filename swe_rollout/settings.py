@@ -2,63 +2,23 @@
 
 import argparse
 import inspect
-import os
-import secrets
-import shlex
-import tempfile
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from swe_rollout.cache import cache_folder
+from swe_rollout import setting_types as types
 from swe_rollout.errors import StartupError
 
 _PREFIX = "AGENT_SERVER_"
+_TOKEN = re.compile(r"[!-~]+")
+_TOKEN_IN_WORDS = "one word of visible ASCII characters"
 _UNSAFE_IN_MOUNTS = ":,\\\n"
 """Apptainer splits mount and overlay arguments at the first two; the kernel unescapes the others."""
-
-
-def _work_dir() -> Path:
-    """$SWE_ROLLOUT_CACHE/work"""
-    return cache_folder() / "work"
-
-
-def _tmp_dir() -> Path:
-    """swe-rollout-<uid> in the system's folder for temporary files"""
-    return Path(tempfile.gettempdir(), f"swe-rollout-{os.getuid()}").absolute()
-
-
-def _reward_concurrency() -> int:
-    """one per 8 CPUs, at least 4"""
-    return max(4, (os.cpu_count() or 1) // 8)
-
-
-def _run_id() -> str:
-    """random"""
-    return secrets.token_hex(8)
-
-
-def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_dir():
-        raise ValueError("no such folder")
-    return path
-
-
-_Folder = Annotated[Path, AfterValidator(_absolute)]
-_ExistingFolder = Annotated[_Folder, AfterValidator(_existing)]
-_Specs = Annotated[
-    tuple[str, ...],
-    NoDecode,
-    BeforeValidator(lambda specs: tuple(shlex.split(specs)) if isinstance(specs, str) else specs),
-]
 
 
 class Settings(BaseSettings):
@@ -74,26 +34,33 @@ class Settings(BaseSettings):
         validate_by_name=True,
     )
 
-    r2e_data_path: _ExistingFolder = Field(validation_alias="R2E_DATA_PATH")
+    r2e_data_path: types.ExistingFolder = Field(validation_alias="R2E_DATA_PATH")
     """The folder that holds the parquet files of the training and evaluation rows."""
-    r2e_sif_dir: _ExistingFolder = Field(validation_alias="R2E_SIF_DIR")
+    r2e_sif_dir: types.ExistingFolder = Field(validation_alias="R2E_SIF_DIR")
     """The folder that holds one SIF per image that the rows name."""
     host: str = Field("127.0.0.1", min_length=1)
     """The address to listen on."""
     port: int = Field(8765, ge=0, le=65535)
     """The port to listen on; 0 takes a free one and the start line says which."""
-    work_dir: _Folder = Field(default_factory=_work_dir)
+    token: SecretStr | None = None
+    """What every call but GET /healthz must carry as `Authorization: Bearer`; not needed if not set. Not a flag:
+    arguments are public on the machine."""
+    token_file: types.File | None = None
+    """A file that holds the token, instead of AGENT_SERVER_TOKEN."""
+    insecure: bool = False
+    """Whether to serve other machines without a token."""
+    work_dir: types.Folder = Field(default_factory=types.work_dir)
     """Where each session leaves its trajectory, patch and test log."""
-    tmp_dir: _Folder = Field(default_factory=_tmp_dir)
+    tmp_dir: types.Folder = Field(default_factory=types.tmp_dir)
     """Where the sandboxes' writable layers live while they run; a local disk is best."""
-    config: _Specs = ()
+    config: types.Specs = ()
     """YAML files or key=value settings merged over agent_config.yaml, in order. The flag may be repeated; the
     variable is split as a shell would."""
     train_concurrency: int = Field(64, ge=1)
     """Training sessions that may have a sandbox at the same time."""
     eval_concurrency: int = Field(64, ge=1)
     """Evaluation sessions that may have a sandbox at the same time."""
-    reward_concurrency: int = Field(default_factory=_reward_concurrency, ge=1)
+    reward_concurrency: int = Field(default_factory=types.reward_concurrency, ge=1)
     """Submissions that may be judged at the same time."""
     train_group_size: int = Field(8, ge=1)
     """Training sessions that share one row; must be the trainer's samples per prompt."""
@@ -117,9 +84,36 @@ class Settings(BaseSettings):
     root is faster."""
     sandbox_user: str = Field("swe-sandbox", min_length=1)
     """The user that sandboxes run as if the server is root."""
-    run_id: str = Field(default_factory=_run_id, max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
+    run_id: str = Field(default_factory=types.run_id, max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
     """A name for this launch, of letters, digits, dots, dashes and underscores. /healthz tells it, so that a launcher
     knows its own server from an older one."""
+
+    def secret(self) -> str | None:
+        """The token that calls must carry, None if they need none. Raises `ValueError` for a file without one."""
+        if self.token_file is None:
+            return self.token.get_secret_value() if self.token else None
+        variable = variable_of("token_file")
+        try:
+            secret = self.token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "is not text"
+            raise ValueError(f"{variable}={self.token_file}: {why}") from None
+        if not _TOKEN.fullmatch(secret):
+            raise ValueError(f"{variable}={self.token_file} does not hold {_TOKEN_IN_WORDS}")
+        return secret
+
+    @model_validator(mode="after")
+    def _is_closed_to_strangers(self) -> "Settings":
+        if self.token and self.token_file:
+            raise ValueError("AGENT_SERVER_TOKEN and AGENT_SERVER_TOKEN_FILE are both set; keep one of them")
+        if self.token and not _TOKEN.fullmatch(self.token.get_secret_value()):
+            raise ValueError(f"AGENT_SERVER_TOKEN is not {_TOKEN_IN_WORDS}")
+        if self.secret() is None and not self.insecure and not types.is_loopback(self.host):
+            raise ValueError(
+                f"AGENT_SERVER_HOST={self.host} serves other machines: set AGENT_SERVER_TOKEN or "
+                "AGENT_SERVER_TOKEN_FILE, or pass --insecure if everybody there may use the server"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Settings":
@@ -176,12 +170,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="agent_server.py",
         description="Runs coding-agent sessions for a trainer and answers over HTTP.",
-        epilog="A flag beats its environment variable; an empty variable counts as not set.",
+        epilog="A flag beats its environment variable; an empty variable counts as not set. AGENT_SERVER_TOKEN, the "
+        "token that calls must carry, has no flag: arguments are public on the machine.",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for name, field in Settings.model_fields.items():
+        if name == "token":
+            continue
         text = f"{variable_of(name)}, {_default(field)}. {_meaning(field)}"
+        # `--insecure` without a value means true.
+        alone: dict[str, Any] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
         parser.add_argument(
             _flag(name),
             dest=name,
@@ -189,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
             default=argparse.SUPPRESS,
             metavar=_metavar(name, field),
             help=text.replace("%", "%%"),
+            **alone,
         )
     return parser
 
@@ -202,6 +202,8 @@ def _metavar(name: str, field: FieldInfo) -> str:
         return "auto|unprivileged|root"
     if name == "config":
         return "SPEC"
+    if name == "token_file":
+        return "FILE"
     names = {int: "N", float: "SECONDS", bool: "true|false", Path: "FOLDER"}
     return next((name for kind, name in names.items() if field.annotation is kind), "TEXT")
 

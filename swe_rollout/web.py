@@ -1,6 +1,7 @@
 """The HTTP face: requests in, JSON out. Nothing is decided here."""
 
 import contextlib
+import hmac
 import logging
 import threading
 from collections.abc import Iterator
@@ -22,10 +23,13 @@ log = logging.getLogger(__name__)
 MAX_WAIT_SECONDS = 300.0
 MAX_BODY_BYTES = 1 << 20
 _THREADS_FOR_SHORT_CALLS = 4
+_NEEDS_TOKEN = "this call needs `Authorization: Bearer` with the server's token"
 
 
-def create_app(sessions: Sessions, metrics: Metrics, parts: "Parts", *, run_id: str, http_threads: int) -> Flask:
-    """The WSGI application over `sessions`.
+def create_app(
+    sessions: Sessions, metrics: Metrics, parts: "Parts", *, token: str | None, run_id: str, http_threads: int
+) -> Flask:
+    """The WSGI application over `sessions`. With a `token`, every call but GET /healthz must carry it.
 
     At most `http_threads` less a few may be held by calls that wait, so that short calls are always answered;
     a call over that is answered at once with the state as it is.
@@ -33,6 +37,15 @@ def create_app(sessions: Sessions, metrics: Metrics, parts: "Parts", *, run_id: 
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     waiting = threading.BoundedSemaphore(max(1, http_threads - _THREADS_FOR_SHORT_CALLS))
+
+    @app.before_request
+    def authorize() -> None:
+        if token is not None and request.path != "/healthz":
+            scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+                raise RequestError(
+                    401, "unauthorized", "this call needs `Authorization: Bearer` with the server's token"
+                )
 
     @app.post("/sessions")
     def create() -> tuple[Response, int]:
@@ -108,6 +121,8 @@ def _refusal(
     response = jsonify(error=error)
     response.status_code = status
     response.headers.update(headers or {})
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     return response

@@ -303,6 +303,36 @@ def test_the_session_id_is_in_nobodys_arguments(serve: Serve, launch: Launch) ->
     assert client.end()[0] == 143
 
 
+def test_the_token_is_sent_and_shown_to_nobody(serve: Serve, launch: Launch, tmp_path: Path) -> None:
+    token = """a"b\\c$d'e`f"""
+    gate, front = Gate(), Front()
+    server = serve(gate, front=front, token=token)
+    (tmp_path / "token").write_text(f"{token}\n")
+    clients = [
+        launch(server.url, AGENT_SERVER_TOKEN=token),
+        launch(server.url, AGENT_SERVER_TOKEN_FILE=str(tmp_path / "token")),
+    ]
+    gate.wait_for(2)
+    _wait_until(lambda: sum("GET /sessions/" in call for call in front.calls) == 2)
+    seen = [command for client in clients for command in _commands(client)]
+    assert any(command.startswith("curl") for command in seen)
+    assert not [command for command in seen if token in command]
+    clients[0].process.terminate()
+    assert clients[0].end() == (143, "")
+    assert len(front.cancels) == 1
+    gate.open()
+    assert clients[1].end() == (0, "")
+
+    said = "the server refused the session (HTTP 401): this call needs `Authorization: Bearer` with the server's token"
+    assert launch(server.url, AGENT_SERVER_TOKEN="wrong").end() == (1, f"agent_client: {said}\n")
+    refused = {
+        "the token is not one word of visible ASCII characters": {"AGENT_SERVER_TOKEN": 'x\nurl = "http://other"'},
+        "cannot read AGENT_SERVER_TOKEN_FILE=/no/such": {"AGENT_SERVER_TOKEN_FILE": "/no/such"},
+    }
+    for line, environment in refused.items():
+        assert launch(server.url, **environment).end() == (2, f"agent_client: {line}\n")
+
+
 def _commands(client: Client) -> list[str]:
     """The arguments of every process in the client's group."""
     commands = []

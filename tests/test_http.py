@@ -344,6 +344,37 @@ def test_nobody_else_sees_the_api_key(serve: Serve, caplog: pytest.LogCaptureFix
     assert KEY not in "".join(said) + caplog.text + repr(gate.wait_for(1)[0].request)
 
 
+def test_a_token_opens_every_call(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = "s3cret-token"
+    server = serve(Gate(), token=token)
+    calls = [
+        ("POST", "/sessions"),
+        *(
+            ("GET", path)
+            for path in ("/sessions", "/sessions/ses_1", "/readyz", "/metrics", "/openapi.json", "/nothing")
+        ),
+        ("POST", "/sessions/req-1/cancel"),
+        ("DELETE", "/sessions"),
+    ]
+    wrong = ["", "Bearer", f"Basic {token}", token, f"Bearer {token}x", f"Bearer {token[:-1]}", "Bearer ü"]
+    for method, path in calls:
+        for header in wrong:
+            answer = server.http.request(method, path, headers={"Authorization": header.encode("latin-1")})
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert answer.json()["error"] == {
+                "code": "unauthorized",
+                "message": "this call needs `Authorization: Bearer` with the server's token",
+            }
+    assert server.http.get("/healthz").status_code == 200
+    for scheme in ("Bearer", "bearer", "BEARER "):
+        server.http.headers["Authorization"] = f"{scheme} {token}"
+        assert server.http.get("/sessions").json() == {"sessions": []}
+    server.http.post(f"/sessions/{server.open()}/cancel")
+    said = [server.http.get(path).text for path in ("/sessions", "/readyz", "/metrics", "/healthz")]
+    assert token not in "".join(said) + caplog.text
+
+
 def test_listing_counts_and_metrics(serve: Serve) -> None:
     gates = {"a": Gate(), "b": Gate(Outcome.failed("ImageError: gone")), "c": Gate()}
     server = serve(lambda session: gates[session.request.group_id](session), modes=("train", "eval"), run_id="launch-1")

@@ -83,6 +83,54 @@ def test_a_wrong_setting_is_named_with_its_value_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+def test_a_server_that_others_can_reach_needs_a_token(variables: pytest.MonkeyPatch) -> None:
+    closed = (
+        "AGENT_SERVER_HOST={} serves other machines: set AGENT_SERVER_TOKEN or AGENT_SERVER_TOKEN_FILE, or pass "
+        "--insecure if everybody there may use the server"
+    )
+    for host in ("0.0.0.0", "::", "10.1.2.3", "trainer.local", "localhost.example"):
+        variables.setenv("AGENT_SERVER_HOST", host)
+        with pytest.raises(StartupError) as refused:
+            load_settings([])
+        assert str(refused.value) == closed.format(host)
+    for host in ("127.0.0.1", "127.8.9.1", "::1", "localhost"):
+        assert load_settings(["--host", host]).secret() is None
+    assert load_settings(["--insecure"]).secret() is None
+    assert load_settings(["--insecure", "true"]).insecure
+    variables.setenv("AGENT_SERVER_TOKEN", "s3cret-!~")
+    settings = load_settings([])
+    assert settings.secret() == "s3cret-!~"
+    assert "s3cret" not in f"{settings!r} {settings} {settings.model_dump_json()}"
+
+
+def test_a_token_that_cannot_be_used_is_refused_and_not_shown(variables: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    words = "one word of visible ASCII characters"
+
+    def refusal(*flags: str) -> str:
+        with pytest.raises(StartupError) as refused:
+            load_settings(flags)
+        assert "s3cret" not in str(refused.value)
+        assert "\n" not in str(refused.value)
+        return str(refused.value)
+
+    assert refusal("--token-file", str(file)) == f"AGENT_SERVER_TOKEN_FILE={file}: No such file or directory"
+    assert refusal("--token-file", str(tmp_path)) == f"AGENT_SERVER_TOKEN_FILE={tmp_path}: Is a directory"
+    for content in (b"", b" \n", b"s3cret two", b"s3cret\nline", "s3cret-ü".encode()):
+        file.write_bytes(content)
+        assert refusal("--token-file", str(file)) == f"AGENT_SERVER_TOKEN_FILE={file} does not hold {words}"
+    file.write_bytes(b"\xff\xfe")
+    assert refusal("--token-file", str(file)) == f"AGENT_SERVER_TOKEN_FILE={file}: is not text"
+    file.write_text("s3cret\n")
+    assert load_settings(["--token-file", str(file)]).secret() == "s3cret"
+    variables.setenv("AGENT_SERVER_TOKEN", "s3cret s3cret")
+    assert refusal() == f"AGENT_SERVER_TOKEN is not {words}"
+    variables.setenv("AGENT_SERVER_TOKEN", "s3cret")
+    both = "AGENT_SERVER_TOKEN and AGENT_SERVER_TOKEN_FILE are both set; keep one of them"
+    assert refusal("--token-file", str(file)) == both
+    assert "unrecognized arguments: --token" in refusal("--token", "x")
+
+
 def run_server(*flags: str, **values: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "agent_server.py", *flags],
@@ -99,7 +147,7 @@ def test_help_lists_every_setting_with_its_variable_and_default() -> None:
     assert (result.returncode, result.stderr) == (0, "")
     words = " ".join(result.stdout.split())
     for name in Settings.model_fields:
-        assert f"--{name.replace('_', '-')}" in words
+        assert (f"--{name.replace('_', '-')} " in words) == (name != "token")
         assert variable_of(name) in words
     assert "AGENT_SERVER_TRAIN_CONCURRENCY, default: 64. Training sessions that may have a sandbox" in words
 
