@@ -5,7 +5,7 @@ COMPILE = UV_PYTHON_DOWNLOADS=never $(UV) pip compile --quiet --universal --gene
 SCRIPTS = $(shell find . -name '*.sh' -not -path './.*') .ci/run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup samples demo test bench lint lock clean
+.PHONY: help setup samples demo test soak bench lint lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: samples ## Run real sessions on the sample tasks with scripted policies, n
 
 test: samples ## Run the whole test suite
 	$(PYTHON_TOOLS)/python -m pytest
+
+soak: samples ## A quarter of an hour of chaos with real sessions: faults everywhere, then the books
+	$(PYTHON_TOOLS)/python -m bench.chaos --seconds 900 --kill-every 60
 
 bench: samples ## Measure the server on this machine
 	$(PYTHON_TOOLS)/python -m bench
