@@ -3,9 +3,11 @@
 import re
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
-from swe_rollout.session import REQUEST_ID, REQUEST_ID_LENGTH, Mode, Status
+from swe_rollout.answers import SessionSummary, SessionView
+from swe_rollout.session import REQUEST_ID, REQUEST_ID_LENGTH
+from swe_rollout.states import Mode, Status
 
 
 class Record(Protocol):
@@ -29,11 +31,11 @@ class Record(Protocol):
         """Stands for the whole request; `SessionRequest.digest`."""
         ...
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> SessionView:
         """All that the session's own client may know."""
         ...
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> SessionSummary:
         """What anybody may know."""
         ...
 

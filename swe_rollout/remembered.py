@@ -1,10 +1,10 @@
 """A session of an earlier start of the server: what is left of it is what may be told."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from swe_rollout.answers import SessionSummary, SessionView, public, view_of
 from swe_rollout.outcome import Outcome
-from swe_rollout.session import Mode, Status, public, view_of
+from swe_rollout.states import Mode, Status
 
 INTERRUPTED = "the server was restarted while the session was open; its sandbox died with the server"
 
@@ -21,18 +21,17 @@ class Remembered:
     opened_at: str
     age: float
     """Seconds since its end."""
-    stored: dict[str, Any] = field(repr=False)
+    stored: SessionView = field(repr=False)
 
     @property
     def status(self) -> Status:
-        status: Status = self.stored["status"]
-        return status
+        return self.stored["status"]
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> SessionView:
         """As it was told before, but for the client's own name of the session: that is a key, and not kept."""
-        return dict(self.stored)
+        return self.stored
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> SessionSummary:
         """What anybody may know."""
         return public(self.stored, self.opened_at)
 
@@ -44,6 +43,6 @@ class Remembered:
         """It has ended."""
 
 
-def interrupted(session_id: str, mode: Mode, group_id: str, task_id: str) -> dict[str, Any]:
+def interrupted(session_id: str, mode: Mode, group_id: str, task_id: str) -> SessionView:
     """The view of a session that died with its server."""
     return view_of(session_id, None, group_id, mode, task_id, "failed", Outcome.failed(INTERRUPTED), 0, {})

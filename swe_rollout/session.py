@@ -5,26 +5,25 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from swe_rollout.answers import SessionSummary, SessionView, public, view_of
 from swe_rollout.attendance import Attendance
 from swe_rollout.cancellation import Cancellation
-from swe_rollout.outcome import Ending, Outcome
+from swe_rollout.outcome import Outcome
+from swe_rollout.states import MODES as MODES
+from swe_rollout.states import STAGES as STAGES
+from swe_rollout.states import Mode as Mode
+from swe_rollout.states import Stage, encodable
+from swe_rollout.states import Status as Status
 
 if TYPE_CHECKING:
     from swe_rollout.tasks import Task
 
-Mode = Literal["train", "eval"]
-Stage = Literal["queued", "running", "scoring"]
-"""The stages of a live session, in the only order in which they are passed. Stages may be left out."""
-Status = Literal[Stage, Ending]
-
-MODES: tuple[Mode, ...] = get_args(Mode)
-STAGES: tuple[Stage, ...] = get_args(Stage)
 REQUEST_ID = r"^req-[A-Za-z0-9._:-]+$"
 REQUEST_ID_LENGTH = 200
 _ERROR_LENGTH = 2000
@@ -158,14 +157,14 @@ class Session:
         """`text` with the API key blotted out: a trainer's endpoint may quote it when it refuses a call."""
         return text.replace(self.request.api_key.get_secret_value(), "[api key]")
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> SessionView:
         """All that the session's own client may know, ready for JSON."""
         request = self.request
         names = (self.id, request.session_id, request.group_id, request.mode, self.task.id)
         with self._lock:
             return view_of(*names, self.status, self.outcome, self.n_calls, self.timings)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> SessionSummary:
         """What anybody may know."""
         return public(self.view(), self.opened_at.isoformat(timespec="milliseconds"))
 
@@ -187,42 +186,6 @@ class Session:
         return " ".join(f"{name}={shown(word)}" for name, word in words.items() if word not in ("", None))
 
 
-def view_of(
-    session_id: str,
-    client_session_id: str | None,
-    group_id: str,
-    mode: Mode,
-    task_id: str,
-    status: Status,
-    outcome: Outcome | None,
-    n_calls: int,
-    timings: Mapping[str, float],
-) -> dict[str, Any]:
-    """All that a session's own client may know, ready for JSON."""
-    return {
-        "session_id": session_id,
-        "client_session_id": client_session_id,
-        "group_id": group_id,
-        "mode": mode,
-        "task_id": task_id,
-        "status": status,
-        "exit_code": outcome.exit_code if outcome else None,
-        "error": outcome.error if outcome else None,
-        "agent_exit_status": outcome.agent_exit_status if outcome else None,
-        "submission": encodable(outcome.submission) if outcome else None,
-        "reward": outcome.reward if outcome else None,
-        "reason": encodable(outcome.reason) if outcome else None,
-        "n_calls": n_calls,
-        "timings": {name: round(seconds, 6) for name, seconds in timings.items()},
-    }
-
-
-def public(view: Mapping[str, Any], opened_at: str) -> dict[str, Any]:
-    """What anybody may know of a view: no submission, and nothing that opens the trainer's API."""
-    hidden = ("client_session_id", "submission")
-    return {name: value for name, value in view.items() if name not in hidden} | {"opened_at": opened_at}
-
-
 def request_key(request_id: str) -> str:
     """What stands for `request_id` where it is kept."""
     return _sha256(request_id)
@@ -242,8 +205,3 @@ def shown(value: object) -> str:
     """`value` for a log line: quoted where it would not read as one word."""
     text = str(value)
     return text if text.isprintable() and not set(text) & set(' "=\\') else json.dumps(text)
-
-
-def encodable(text: str) -> str:
-    """`text` with halves of surrogate pairs replaced: jq refuses JSON that holds one."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -13,17 +13,8 @@ from typing import TYPE_CHECKING
 from swe_rollout.errors import Cancelled
 from swe_rollout.outcome import Outcome
 from swe_rollout.records import EarlyCancels, Record, Records
-from swe_rollout.session import (
-    MODES,
-    STAGES,
-    Mode,
-    RequestError,
-    Session,
-    SessionRequest,
-    Status,
-    request_key,
-    shown,
-)
+from swe_rollout.session import RequestError, Session, SessionRequest, request_key, shown
+from swe_rollout.states import MODES, STAGES, Mode, Status
 
 if TYPE_CHECKING:
     from swe_rollout.journal import Journal

@@ -4,14 +4,16 @@ import contextlib
 import hmac
 import logging
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flask import Flask, Response, jsonify, request
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from werkzeug.exceptions import HTTPException
 
+from swe_rollout.answers import Created, Health, Readiness, SessionList, SessionView, SlotCounts
 from swe_rollout.metrics import Metrics
+from swe_rollout.openapi import Operation, describes, document
 from swe_rollout.session import RequestError, SessionRequest
 from swe_rollout.sessions import RETRY_AFTER_SECONDS, Sessions
 
@@ -20,10 +22,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TITLE = "SWE rollout agent server"
 MAX_WAIT_SECONDS = 300.0
 MAX_BODY_BYTES = 1 << 20
 _THREADS_FOR_SHORT_CALLS = 4
+_PARAMETERS = {"key": "The session_id that the server gave, or the request_id of the create call"}
+_Model = TypeVar("_Model", bound=BaseModel)
 _NEEDS_TOKEN = "this call needs `Authorization: Bearer` with the server's token"
+
+
+class ReadQuery(BaseModel):
+    """The query of a read call."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    wait: float = Field(0.0, ge=0.0, le=MAX_WAIT_SECONDS)
+    """Seconds to wait for the session's end."""
+
+
+class FindQuery(BaseModel):
+    """The query of a list call: what sessions must have, if anything."""
+
+    status: str = ""
+    mode: str = ""
+    group_id: str = ""
 
 
 def create_app(
@@ -34,7 +56,7 @@ def create_app(
     At most `http_threads` less a few may be held by calls that wait, so that short calls are always answered;
     a call over that is answered at once with the state as it is.
     """
-    app = Flask(__name__)
+    app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     waiting = threading.BoundedSemaphore(max(1, http_threads - _THREADS_FOR_SHORT_CALLS))
 
@@ -43,56 +65,81 @@ def create_app(
         if token is not None and request.path != "/healthz":
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
-                raise RequestError(
-                    401, "unauthorized", "this call needs `Authorization: Bearer` with the server's token"
-                )
+                raise RequestError(401, "unauthorized", _NEEDS_TOKEN)
 
     @app.post("/sessions")
+    @describes(Operation({201: Created, 200: Created}, refusals=(400, 409, 413, 503), body=SessionRequest))
     def create() -> tuple[Response, int]:
-        session, is_new = sessions.open(_read_body(request.get_data()))
-        return jsonify(session_id=session.id, status=session.status), 201 if is_new else 200
+        """Open a session; the same request_id again finds the same session."""
+        session, is_new = sessions.open(_valid(lambda: SessionRequest.model_validate_json(request.get_data())))
+        return _json(Created(session_id=session.id, status=session.status)), 201 if is_new else 200
 
     @app.get("/sessions/<key>")
+    @describes(Operation({200: SessionView}, refusals=(400, 404), query=ReadQuery))
     def read(key: str) -> Response:
-        seconds = _seconds(request.args.get("wait", "0"))
+        """How the session stands, after up to `wait` seconds of waiting for its end."""
+        seconds = _valid(lambda: ReadQuery.model_validate(request.args.to_dict())).wait
         with _one_of(waiting) as may_wait:
-            session = sessions.wait(key, seconds if may_wait else 0.0)
-        return jsonify(session.view())
+            return _json(sessions.wait(key, seconds if may_wait else 0.0).view())
 
     @app.post("/sessions/<key>/cancel")
+    @describes(Operation({204: None}, refusals=(404,)))
     def cancel(key: str) -> tuple[str, int]:
+        """Give the session up. Idempotent; a request_id may come before its create call."""
         sessions.cancel(key, "the client cancelled the session")
         return "", 204
 
     @app.get("/sessions")
+    @describes(Operation({200: SessionList}, query=FindQuery))
     def find() -> Response:
-        wanted = {name: request.args.get(name) for name in ("status", "mode", "group_id")}
-        return jsonify(sessions=[session.summary() for session in sessions.list(**wanted)])
+        """The sessions that match, newest first."""
+        query = FindQuery.model_validate(request.args.to_dict())
+        found = sessions.list(status=query.status or None, mode=query.mode or None, group_id=query.group_id or None)
+        return _json(SessionList(sessions=[session.summary() for session in found]))
 
     @app.get("/healthz")
+    @describes(Operation({200: Health}, is_open=True))
     def health() -> Response:
-        return jsonify(status="ok", service_epoch=sessions.epoch, run_id=run_id)
+        """The server lives."""
+        return _json(Health(status="ok", service_epoch=sessions.epoch, run_id=run_id))
 
     @app.get("/readyz")
+    @describes(Operation({200: Readiness, 503: Readiness}))
     def ready() -> tuple[Response, int]:
-        return jsonify(
-            status="draining" if sessions.closing else "ready",
+        """Whether sessions are admitted, and how things stand."""
+        closing = sessions.closing
+        slots = {
+            name: SlotCounts(in_use=p.in_use, waiting=p.waiting, capacity=p.capacity) for name, p in parts.slots.items()
+        }
+        told = Readiness(
+            status="draining" if closing else "ready",
             service_epoch=sessions.epoch,
             run_id=run_id,
             counts=sessions.counts(),
             tasks=parts.tasks(),
-            slots={
-                name: {"in_use": pool.in_use, "waiting": pool.waiting, "capacity": pool.capacity}
-                for name, pool in parts.slots.items()
-            },
+            slots=slots,
             confinement=parts.confinement,
             config_fingerprint=parts.config_fingerprint,
-        ), 503 if sessions.closing else 200
+        )
+        return _json(told), 503 if closing else 200
 
     @app.get("/metrics")
+    @describes(Operation({200: str}))
     def show_metrics() -> Response:
+        """Prometheus metrics."""
         return Response(metrics.text(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
+    @app.get("/openapi.json")
+    @describes(Operation({200: dict[str, Any]}))
+    def describe() -> Response:
+        """This document."""
+        return jsonify(document(app, title=TITLE, parameters=_PARAMETERS, needs_token=token is not None))
+
+    _answer_errors_in_json(app)
+    return app
+
+
+def _answer_errors_in_json(app: Flask) -> None:
     @app.errorhandler(RequestError)
     def refused(error: RequestError) -> Response:
         return _refusal(error.status, error.code, str(error), field=error.field)
@@ -108,8 +155,6 @@ def create_app(
     def broken(error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url_rule, exc_info=error)
         return _refusal(500, "internal_error", f"internal error: {type(error).__name__}; see the server's log")
-
-    return app
 
 
 def _refusal(
@@ -128,9 +173,13 @@ def _refusal(
     return response
 
 
-def _read_body(body: bytes) -> SessionRequest:
+def _json(answer: object) -> Response:
+    return jsonify(answer)
+
+
+def _valid(read: Callable[[], _Model]) -> _Model:
     try:
-        return SessionRequest.model_validate_json(body)
+        return read()
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False, include_context=False, include_input=False)
     if not errors[0]["loc"]:
@@ -141,17 +190,6 @@ def _read_body(body: bytes) -> SessionRequest:
         "; ".join(f"{error['loc'][0]}: {error['msg']}" for error in errors),
         field=str(errors[0]["loc"][0]),
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= MAX_WAIT_SECONDS:
-        message = f"wait: {text!r} is not a number of seconds from 0 to {MAX_WAIT_SECONDS:.0f}"
-        raise RequestError(400, "bad_field", message, field="wait")
-    return seconds
 
 
 @contextlib.contextmanager
