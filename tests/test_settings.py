@@ -155,7 +155,8 @@ def test_help_lists_every_setting_with_its_variable_and_default() -> None:
 def test_a_server_that_must_not_start_says_why_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        results = [run_server("--port", port), run_server("--port", "0"), run_server("--bogus")]
+        work = ("--work-dir", str(tmp_path / "work"))
+        results = [run_server("--port", port), run_server("--port", "0", *work), run_server("--bogus")]
     assert [result.returncode for result in results] == [2, 2, 2]
     assert [result.stdout for result in results] == ["", "", ""]
     taken, no_rows, bogus = (result.stderr for result in results)

@@ -52,7 +52,7 @@ class Scratch:
             cwd=Path(__file__).parents[2],
             pass_fds=[lock],
         )
-        self._lock = lock
+        self._lock: int | None = lock
 
     def new_folder(self, kind: str) -> Path:
         """A fresh folder for one sandbox."""
@@ -67,6 +67,9 @@ class Scratch:
             self._janitor.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._janitor.wait(seconds)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def sweep(tmp_dir: Path) -> list[Path]:
