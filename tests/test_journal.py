@@ -1,12 +1,15 @@
 """What a server remembers of its earlier starts, also after kill -9."""
 
+import itertools
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from scripted import Process, make_parts, request_body
 
@@ -66,6 +69,36 @@ def test_a_server_that_was_killed_goes_on_where_it_stopped(start: Start, tmp_pat
     assert third.http.get(f"/sessions/{opened}").json()["task_id"] == "calc__000000000000"
     tasks = third.http.get("/readyz").json()["tasks"]["train"]
     assert (tasks["epoch"], tasks["position"]) == (1, 1)
+
+
+def test_a_server_that_is_killed_while_sessions_come_and_go_forgets_none_that_it_told_of(start: Start) -> None:
+    server = start()
+    told: list[str] = []
+    enough = threading.Event()
+
+    def client(thread: int) -> None:
+        for number in itertools.count(1000 * thread):
+            try:
+                body = names(number, group_id=f"{'done-' if number % 2 else ''}{number}")
+                told.append(server.http.post("/sessions", json=body).json()["session_id"])
+            except httpx.TransportError:
+                return
+            if len(told) > 100:
+                enough.set()
+
+    clients = [threading.Thread(target=client, args=(n,)) for n in range(8)]
+    for thread in clients:
+        thread.start()
+    assert enough.wait(60)
+    server.end()
+    for thread in clients:
+        thread.join()
+    again = start()
+    statuses = {again.http.get(f"/sessions/{session_id}").json()["status"] for session_id in told}
+    assert statuses <= {"completed", "failed"}
+    tasks = again.http.get("/readyz").json()["tasks"]["train"]
+    # Every group has a row of its own; up to one create call per client was not answered any more.
+    assert len(told) <= 3 * tasks["epoch"] + tasks["position"] <= len(told) + len(clients)
 
 
 def test_two_servers_do_not_share_a_work_dir(start: Start, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def late(number):
     threading.Event().wait(0.05)
     return process.wait() == number % 200
 
-reapers = [threading.Thread(target=reap) for _ in range(2)]
+reapers = [threading.Thread(target=reap, daemon=True) for _ in range(2)]
 for thread in reapers:
     thread.start()
 with ThreadPoolExecutor(60) as threads:
