@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
-_CANCELLED_EARLY_LIMIT = 10_000
 
 
 class Sessions:
@@ -52,9 +51,8 @@ class Sessions:
     ) -> None:
         """`run` is one rollout, called in the session's own thread. `clock` gives seconds.
 
-        `record_ttl` is how long an ended session is told of, `client_ttl` how long a client may be silent. The
-        sessions that `journal` remembers are told of too.
-        `on_end` hears of each end before the session's client does, and must not block.
+        `record_ttl` is how long an ended session is told of, one that `journal` remembers too; `client_ttl` how long
+        a client may be silent. `on_end` hears of each end before the session's client does, and must not block.
         """
         self.epoch = f"{int(time.time()):x}{secrets.token_hex(3)}"
         """Names this start of the server; part of every session id."""
@@ -70,7 +68,7 @@ class Sessions:
         self._records = Records(record_ttl)
         self._open: dict[str, tuple[Session, Lease]] = {}
         self._totals: Counter[tuple[Mode, Status]] = Counter()
-        self._cancelled_early = EarlyCancels(_CANCELLED_EARLY_LIMIT)
+        self._cancelled_early = EarlyCancels(limit=10_000)
         self._closing = False
         for record in journal.remembered():
             self._records.add(record)
@@ -99,8 +97,8 @@ class Sessions:
             known.wait(0.0)
             return known, False
         self._journal.opened(session, place)
-        words = (session.id, request.mode, shown(request.group_id), shown(session.task.id))
-        log.info("%s start mode=%s group=%s task=%s", *words)
+        names = (session.id, session.mode, shown(session.group_id), shown(session.task.id))
+        log.info("%s start mode=%s group=%s task=%s", *names)
         if early is not None:
             session.cancel(early)
             self._end(session, Outcome.cancelled(early))

@@ -217,4 +217,4 @@ def _default(field: FieldInfo) -> str:
         return "required"
     if field.default_factory is not None:
         return f"default: {inspect.getdoc(field.default_factory)}"
-    return f"default: {field.default if field.default != () else 'none'}"
+    return f"default: {'none' if field.default in ((), None) else field.default}"
