@@ -1,10 +1,12 @@
 """The server as it is run: real settings, configuration, rows and confinement, up to the first model call."""
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -15,7 +17,8 @@ from scripted import request_body
 import agent_server
 
 
-def test_a_real_server_starts_serves_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_real_server_starts_serves_and_leaves_nothing(open_folder: Callable[[], Path], sif: Path) -> None:
+    tmp_path = open_folder()
     rows = tmp_path / "data" / "R2E-Gym-Subset" / "data" / "train-00000-of-00001.parquet"
     rows.parent.mkdir(parents=True)
     images = ["calc:1", "gone:1"]
@@ -27,8 +30,12 @@ def test_a_real_server_starts_serves_and_leaves_nothing(tmp_path: Path) -> None:
         "expected_output_json": [json.dumps({"test_it": "PASSED"})] * 2,
     }
     pq.write_table(pa.table(table), rows)
+    evaluation = tmp_path / "data" / "SWE-Bench-Verified" / "data" / "test-00000-of-00001.parquet"
+    evaluation.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"docker_image": ["x"], "FAIL_TO_PASS": ["[]"]}), evaluation)
     (tmp_path / "sifs").mkdir()
-    (tmp_path / "sifs" / "calc__1.sif").touch()
+    image = tmp_path / "sifs" / "calc__1.sif"
+    image.touch()
     folders = {
         "R2E_DATA_PATH": tmp_path / "data",
         "R2E_SIF_DIR": tmp_path / "sifs",
@@ -36,15 +43,24 @@ def test_a_real_server_starts_serves_and_leaves_nothing(tmp_path: Path) -> None:
         "AGENT_SERVER_TMP_DIR": tmp_path / "tmp",
     }
     command = [sys.executable, "agent_server.py", "--port", "0", "--http-threads", "16", "--eval-group-size", "2"]
-    with subprocess.Popen(
+    start = functools.partial(
+        subprocess.Popen[str],
         command,
         cwd=Path(agent_server.__file__).parent,
         env={**os.environ, **{name: str(folder) for name, folder in folders.items()}},
         stderr=subprocess.PIPE,
         text=True,
-    ) as server:
+    )
+    with start() as server:
+        _, said = server.communicate(timeout=60)
+        assert server.returncode == 2
+        assert said.endswith(f"agent_server.py: every image is damaged, the first is {image}: build them again\n")
+    image.unlink()
+    image.symlink_to(sif)
+    with start() as server:
         assert server.stderr is not None
-        left_out, start_line = server.stderr.readline(), server.stderr.readline()
+        left_out, no_eval, start_line = (server.stderr.readline() for _ in range(3))
+        assert f"no eval sessions: {evaluation} holds rows in SWE-bench form" in no_eval
         assert "train: 1 of 2 rows left out: 1 images have no SIF" in left_out
         assert left_out.endswith("the first is gone:1\n")
         assert "train: 1 rows, 1 images; eval: no rows; slots: train 64, eval 64, scoring " in start_line
