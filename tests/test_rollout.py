@@ -138,7 +138,8 @@ def test_the_patch_is_what_was_changed(server: Server) -> None:
     """New files, line ends and bytes as they are; what git ignores, and what git was told to hide, as it is."""
     commands = (
         "printf 'dos\\r\\nline\\r\\n' > crlf.txt; printf 'no newline' > bare.txt; printf 'latin \\xe9\\n' > latin.txt",
-        "head -c 1000 /dev/urandom > binary.bin; mkdir new && echo new > new/module.py; echo 'build/' >> .gitignore",
+        "head -c 1000 /dev/urandom > binary.bin; echo 'build/' >> .gitignore",
+        "mkdir new && tee new/module.py new/run_tests.sh <<< new",
         "mkdir build && echo x > build/x; printf '* text eol=lf\\n*.py filter=evil diff=evil\\n' > .gitattributes",
         "git config filter.evil.clean 'echo forged'; git config core.autocrlf true; git config color.ui always",
         "git add -A; git update-index --assume-unchanged xmltodict.py; echo '# changed' >> xmltodict.py; rm README.md",
@@ -152,6 +153,7 @@ def test_the_patch_is_what_was_changed(server: Server) -> None:
         b"+no newline\n\\ No newline at end of file\n",
         b"+latin \xe9\n",
         b"diff --git a/new/module.py b/new/module.py\nnew file mode",
+        b"diff --git a/new/run_tests.sh b/new/run_tests.sh\nnew file mode",
         b"GIT binary patch",
         b"+# changed\n",
         b"diff --git a/README.md b/README.md\ndeleted file mode",

@@ -318,7 +318,7 @@ def test_a_sandbox_that_dies_from_outside(host: SandboxHost, sif: Path) -> None:
     for victim in ("front", "loop"):
         with running(host, sif, Cancellation()) as sandbox:
             front = processes.belonging_to(sandbox.folder)[0]
-            loop = processes.loop_pid(front)
+            loop = processes.process_one(processes.tree(front))
             assert loop is not None
             threading.Timer(0.3, os.kill, [front if victim == "front" else loop, signal.SIGKILL]).start()
             with pytest.raises(SandboxError, match="died while a command ran"):
