@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -434,13 +435,13 @@ def test_a_machine_that_cannot_run_sandboxes_is_told_what_to_set(
     image.symlink_to(sif)
     assert "chmod o+rX" in said("auto", opened, image)
 
-    fuse = Path("/dev/fuse")
-    mode = fuse.stat().st_mode
-    fuse.chmod(0o600)
-    try:
-        assert "open it with `chmod 666 /dev/fuse`" in said("auto", opened)
-    finally:
-        fuse.chmod(mode)
+    # In a mount namespace of its own: the machine's device is not touched.
+    os.mknod(tmp_path / "closed-fuse", stat.S_IFCHR | 0o600, Path("/dev/fuse").stat().st_rdev)
+    probe = f"mount --bind {tmp_path}/closed-fuse /dev/fuse && exec {sys.executable} -m swe_rollout.sandbox.probe"
+    done = subprocess.run(["unshare", "-m", "bash", "-c", probe], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("no sandbox can run on this machine: /dev/fuse is missing or closed to sandboxes")
+    assert "open it with `chmod 666 /dev/fuse`" in done.stderr
 
     for name in ("lower", "upper", "work", "overlay", "fuse"):
         (tmp_path / name).mkdir()
