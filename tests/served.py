@@ -38,7 +38,15 @@ class Server:
         row = rows.to_pylist()[0]
         self.gold = f"git apply <<'EOF_GOLD'\n{rebuild_diff(json.loads(row['parsed_commit_content']))}EOF_GOLD"
         self._process = subprocess.Popen(
-            [sys.executable, "agent_server.py", "--port=0", *(f"--config={spec}" for spec in specs)],
+            # Ends with the tests, however they end.
+            [
+                "setpriv",
+                "--pdeathsig=TERM",
+                sys.executable,
+                "agent_server.py",
+                "--port=0",
+                *(f"--config={spec}" for spec in specs),
+            ],
             cwd=REPOSITORY,
             env={
                 **os.environ,
