@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swe_rollout.errors import ImageError, StartupError
+from swe_rollout.errors import ImageError, StartupError, UnsupportedRowsError
 from swe_rollout.ladder import check_ladder
 from swe_rollout.leases import TaskPool
 from swe_rollout.outcome import Outcome
@@ -135,7 +135,12 @@ def _load(settings: Settings, config: "RolloutConfig") -> dict[Mode, LoadedTasks
         except StartupError as error:
             absent.append(error)
             continue
-        tasks = loaded[mode] = load_tasks(files, settings.r2e_sif_dir)
+        try:
+            tasks = loaded[mode] = load_tasks(files, settings.r2e_sif_dir)
+        except UnsupportedRowsError as error:
+            log.warning("no %s sessions: %s", mode, error)
+            absent.append(error)
+            continue
         if tasks.missing_images:
             log.warning(
                 "%s: %d of %d rows left out: %d images have no SIF in %s, the first is %s",

@@ -11,7 +11,8 @@ class Cancellation:
     """A one-way switch. Thread-safe; invariant: once `reason` is set it never changes.
 
     Whoever blocks registers how to be woken with `waking(callback)` and checks again after it woke.
-    Callbacks run in the cancelling thread, outside the lock, and must not block.
+    Callbacks run in the cancelling thread, under the lock, so that none runs after its block was left, when what it
+    wakes may be gone. They must not block and must not come back to this switch.
     """
 
     def __init__(self) -> None:
@@ -29,9 +30,8 @@ class Cancellation:
             if self._reason is not None:
                 return
             self._reason = reason
-            wakers = list(self._wakers.values())
-        for wake in wakers:
-            wake()
+            for wake in self._wakers.values():
+                wake()
 
     def check(self) -> None:
         """Raise `Cancelled` if the switch is turned."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from swe_rollout.errors import StartupError
+from swe_rollout.errors import StartupError, UnsupportedRowsError
 
 COLUMNS = ("repo_name", "docker_image", "commit_hash", "problem_statement", "expected_output_json")
 """All that is read: a whole row is most of a megabyte and holds the solution and the hidden tests."""
@@ -39,7 +39,7 @@ def read_rows(file: Path) -> Iterator[dict[str, object]]:
 def _check_form(file: Path, columns: Sequence[str], n_rows: int) -> None:
     missing = [column for column in COLUMNS if column not in columns]
     if "expected_output_json" in missing and "FAIL_TO_PASS" in columns:
-        raise StartupError(
+        raise UnsupportedRowsError(
             f"{file} holds rows in SWE-bench form (FAIL_TO_PASS, no expected_output_json), but this server"
             " scores R2E-form rows only: configure a file in R2E form"
         )

@@ -1,4 +1,5 @@
 import itertools
+import signal
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,11 @@ import pytest
 from scripted import Process, Server
 
 from swe_rollout.cache import cache_folder
+
+# Whoever started the tests may have had these ignored, as `nohup` and `&` do; what the tests start must not inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for ignored in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(ignored, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

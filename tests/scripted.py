@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +140,14 @@ class Server:
 
     def ended(self, key: str) -> dict[str, Any]:
         """The answer to a long poll, which must tell of the end."""
-        view: dict[str, Any] = self.http.get(f"/sessions/{key}", params={"wait": 60}).json()
+        answer = self.http.get(f"/sessions/{key}", params={"wait": 60})
+        for _ in range(600):
+            if answer.status_code != 404:
+                break
+            # The create call is on its way.
+            time.sleep(0.1)
+            answer = self.http.get(f"/sessions/{key}", params={"wait": 60})
+        view: dict[str, Any] = answer.json()
         assert view["exit_code"] is not None, view
         return view
 

@@ -1,8 +1,8 @@
 """The server as it is run: real settings, configuration, rows and confinement, up to the first model call."""
 
+import functools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +17,8 @@ from scripted import request_body
 import agent_server
 
 
-def test_a_real_server_starts_serves_and_leaves_nothing(
-    tmp_path: Path, open_folder: Callable[[], Path], sif: Path
-) -> None:
+def test_a_real_server_starts_serves_and_leaves_nothing(open_folder: Callable[[], Path], sif: Path) -> None:
+    tmp_path = open_folder()
     rows = tmp_path / "data" / "R2E-Gym-Subset" / "data" / "train-00000-of-00001.parquet"
     rows.parent.mkdir(parents=True)
     images = ["calc:1", "gone:1"]
@@ -32,7 +31,11 @@ def test_a_real_server_starts_serves_and_leaves_nothing(
     }
     pq.write_table(pa.table(table), rows)
     sifs, tmp = open_folder(), open_folder()
-    shutil.copy(sif, sifs / "calc__1.sif")
+    evaluation = tmp_path / "data" / "SWE-Bench-Verified" / "data" / "test-00000-of-00001.parquet"
+    evaluation.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"docker_image": ["x"], "FAIL_TO_PASS": ["[]"]}), evaluation)
+    image = sifs / "calc__1.sif"
+    image.touch()
     folders = {
         "R2E_DATA_PATH": tmp_path / "data",
         "R2E_SIF_DIR": sifs,
@@ -40,15 +43,24 @@ def test_a_real_server_starts_serves_and_leaves_nothing(
         "AGENT_SERVER_TMP_DIR": tmp,
     }
     command = [sys.executable, "agent_server.py", "--port", "0", "--http-threads", "16", "--eval-group-size", "2"]
-    with subprocess.Popen(
+    start = functools.partial(
+        subprocess.Popen[str],
         command,
         cwd=Path(agent_server.__file__).parent,
         env={**os.environ, **{name: str(folder) for name, folder in folders.items()}},
         stderr=subprocess.PIPE,
         text=True,
-    ) as server:
+    )
+    with start() as server:
+        _, said = server.communicate(timeout=60)
+        assert server.returncode == 2
+        assert said.endswith(f"agent_server.py: every image is damaged, the first is {image}: build them again\n")
+    image.unlink()
+    image.symlink_to(sif)
+    with start() as server:
         assert server.stderr is not None
-        left_out, start_line = server.stderr.readline(), server.stderr.readline()
+        left_out, no_eval, start_line = (server.stderr.readline() for _ in range(3))
+        assert f"no eval sessions: {evaluation} holds rows in SWE-bench form" in no_eval
         assert "train: 1 of 2 rows left out: 1 images have no SIF" in left_out
         assert left_out.endswith("the first is gone:1\n")
         assert "train: 1 rows, 1 images; eval: no rows; slots: train 64, eval 64, scoring " in start_line

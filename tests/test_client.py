@@ -392,15 +392,17 @@ def test_gives_up_after_twenty_failures_in_a_row(launch: Launch, pauses: Path, t
         connections = []
 
         def hang_up() -> None:
-            while True:
+            while len(connections) < 21:
                 connection, _ = listener.accept()
                 connections.append(connection.recv(4096).split(b" ")[0])
                 connection.close()
 
-        threading.Thread(target=hang_up, daemon=True).start()
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         client = launch(url, PATH=f"{pauses}:{os.environ['PATH']}", AGENT_CLIENT_TRACE_DIR=str(tmp_path / "traces"))
         code, said = client.end()
+        thread.join(60)
     assert code == 1
     assert said.startswith(f"agent_client: gave up on {url} after 20 failures in a row: curl: ")
     # The last one is the cancel: the server may know of the session.

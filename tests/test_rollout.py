@@ -3,133 +3,27 @@
 import asyncio
 import itertools
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import httpx
-import pyarrow.parquet as pq
 import pytest
-from endpoint import Endpoint, Turn, call, error
+from endpoint import Turn, call, error
+from served import Server, served
 
-from data.parsed_commit import rebuild_diff
 from swe_rollout.sandbox import processes
 
-REPOSITORY = Path(__file__).parents[1]
-PARQUET = "R2E-Gym-Subset/data/train-00000-of-00001.parquet"
-SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat patch.txt"
+MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+SUBMIT = f"echo {MARKER} && cat patch.txt"
 WRITE_PATCH = "git diff > patch.txt"
 FORMAT_ERROR = {"role": "assistant", "content": "I am done."}
 
 
-class Server:
-    """A real agent server that serves one sample task."""
-
-    def __init__(self, samples: Path, folder: Path, *specs: str, **settings: str) -> None:
-        self.endpoint = Endpoint()
-        self._groups = 0
-        self.work = folder / "work"
-        self.tmp = folder / "tmp"
-        data = folder / "data" / PARQUET
-        data.parent.mkdir(parents=True)
-        table = pq.read_table(samples / "data" / PARQUET)
-        rows = table.filter([name == "xmltodict" for name in table["repo_name"].to_pylist()])
-        pq.write_table(rows, data)
-        row = rows.to_pylist()[0]
-        self.gold = f"git apply <<'EOF_GOLD'\n{rebuild_diff(json.loads(row['parsed_commit_content']))}EOF_GOLD"
-        self._process = subprocess.Popen(
-            [sys.executable, "agent_server.py", "--port=0", *(f"--config={spec}" for spec in specs)],
-            cwd=REPOSITORY,
-            env={
-                **os.environ,
-                "R2E_DATA_PATH": str(folder / "data"),
-                "R2E_SIF_DIR": settings.pop("sifs", str(samples / "sifs")),
-                "AGENT_SERVER_WORK_DIR": str(self.work),
-                "AGENT_SERVER_TMP_DIR": str(self.tmp),
-                "AGENT_SERVER_HTTP_THREADS": "64",
-                **settings,
-            },
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stderr is not None
-        self.said = ""
-        for line in self._process.stderr:
-            self.said += line
-            if found := re.search(r"listening on (\S+)", line):
-                self.http = httpx.Client(base_url=found[1], timeout=400, trust_env=False)
-                threading.Thread(target=self._listen, daemon=True).start()
-                break
-        else:
-            raise AssertionError(self.said)
-
-    def start(self, key: str, turns: Sequence[Turn], *, group: str | None = None, base_url: str | None = None) -> str:
-        """Begin a session whose model does `turns`; its id."""
-        key = f"sk-{key}"
-        self.endpoint.script(key, turns)
-        self._groups += 1
-        body = {"session_id": key, "group_id": group or f"group-{self._groups}", "mode": "train", "api_key": key}
-        answer = self.http.post("/sessions", json={**body, "base_url": base_url or self.endpoint.url})
-        assert answer.status_code == 201, answer.text
-        return str(answer.json()["session_id"])
-
-    def wait(self, session_id: str) -> dict[str, Any]:
-        for _ in range(10):
-            view: dict[str, Any] = self.http.get(f"/sessions/{session_id}", params={"wait": 60}).json()
-            if view["exit_code"] is not None:
-                return view
-        raise AssertionError(view)
-
-    def play(self, key: str, turns: Sequence[Turn], **options: Any) -> dict[str, Any]:
-        return self.wait(self.start(key, turns, **options))
-
-    def cancel(self, session_id: str) -> None:
-        assert self.http.post(f"/sessions/{session_id}/cancel").status_code == 204
-
-    def folder(self, session_id: str) -> Path:
-        (folder,) = self.work.glob(f"sessions/*/{session_id}")
-        return folder
-
-    def written(self, session_id: str, name: str) -> str:
-        return (self.folder(session_id) / name).read_bytes().decode()
-
-    def assert_idle(self) -> None:
-        """All slots are free and no sandbox is left."""
-        slots = self.http.get("/readyz").json()["slots"]
-        assert all(pool["in_use"] == pool["waiting"] == 0 for pool in slots.values()), slots
-        (scratch,) = self.tmp.iterdir()
-        assert sorted(path.name for path in scratch.iterdir()) == ["empty", "home", "lock"]
-
-    def close(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(60) == 143
-        self.endpoint.close()
-        assert list(self.tmp.iterdir()) == []
-        assert processes.belonging_to(self.tmp) == []
-
-    def _listen(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self.said += line
-
-
-def _served(*args: Any, **settings: str) -> Iterator[Server]:
-    server = Server(*args, **settings)
-    yield server
-    server.assert_idle()
-    server.close()
-
-
 @pytest.fixture(scope="module")
 def server(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Server]:
-    yield from _served(samples, open_folder(), "environment.timeout=20")
+    yield from served(samples, open_folder(), "environment.timeout=20")
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +33,7 @@ def tight(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Server]:
         *("agent.step_limit=2", "agent.wall_time_limit_seconds=3", "environment.timeout=3", "scoring.timeout=2"),
         "scoring.command=echo started; setsid sleep 9753 & sleep 9753",
     )
-    yield from _served(samples, open_folder(), *specs, AGENT_SERVER_TRAIN_CONCURRENCY="1")
+    yield from served(samples, open_folder(), *specs, AGENT_SERVER_TRAIN_CONCURRENCY="1")
 
 
 def test_a_solved_task(server: Server) -> None:
@@ -188,46 +82,53 @@ async def _inspect(trajectory: Path) -> None:
         assert app.n_steps > 3
 
 
+def rewarded(gold: str) -> dict[str, tuple[float, str, Sequence[str]]]:
+    """Per name: the reward, words of its reason, and the commands."""
+    submit = (WRITE_PATCH, SUBMIT)
+    bare = f"echo {MARKER}"
+    commit = "git -c user.name=a -c user.email=b commit -qam fix; git diff > patch.txt"
+    plant = """
+        mkdir -p r2e_tests; printf 'def pytest_runtest_makereport(): pass' > r2e_tests/conftest.py
+        echo 'exit 0' > run_tests.sh; mkdir /r2e_tests; echo > /r2e_tests/test_1.py; echo '#' >> xmltodict.py
+    """
+    compile_old = """
+        cp -p xmltodict.py /tmp/old.py
+        python3 -m compileall -q --invalidation-mode unchecked-hash xmltodict.py
+    """
+    exchange = """
+        rm README.md && mkdir README.md && echo x > README.md/file
+        rm -rf tests && ln -s /etc tests
+    """
+    odd = r"""
+        mkfifo fifo; mkdir $'new\nline'; echo x > $'new\nline/\xff'
+        chmod 000 README.md; touch --date=1970-01-01 old; mkdir -p a/.git && echo 'ref: x' > a/.git/HEAD
+    """
+    return {
+        "nothing": (0.0, "nothing was changed that git does not ignore", submit),
+        "nothing at all": (0.0, "nothing was changed", [bare]),
+        "useless": (0.0, "58 of 60 tests as expected", ["echo '# hm' >> xmltodict.py", *submit]),
+        "gold without a patch": (1.0, "all 60 tests as expected", [gold, bare]),
+        "gold, committed": (1.0, "all 60", [gold, commit, SUBMIT]),
+        "planted tests": (0.0, "58 of 60", [plant, *submit]),
+        "stale bytecode": (1.0, "all 60", [compile_old, f"{gold}\ntouch -r /tmp/old.py xmltodict.py", *submit]),
+        "venv removed": (0.0, "nothing was changed", ["rm -rf .venv", *submit]),
+        "venv removed, gold": (1.0, "all 60", [gold, "rm -rf .venv", *submit]),
+        "source removed": (0.0, "failed outside any test", ["rm xmltodict.py", *submit]),
+        "tree emptied": (0.0, "failed outside any test", ["rm -rf /testbed; mkdir /testbed", f"cd /; {bare}"]),
+        "tree moved away": (0.0, "/testbed is no longer a folder", ["mv /testbed /elsewhere", bare]),
+        "tree there and back": (1.0, "all 60", [gold, "mv /testbed /away", "pwd", "mv /away /testbed", *submit]),
+        "folder for file": (1.0, "all 60", [gold, exchange, *submit]),
+        "killed all": (1.0, "all 60", [gold, "kill -9 -1; kill -9 0", "pkill -9 .", *submit]),
+        "odd files": (1.0, "all 60", [gold, odd, *submit]),
+    }
+
+
 def test_what_is_rewarded(server: Server) -> None:
     """Each session in one sandbox of its own, several at once."""
-    gold, submit = server.gold, [WRITE_PATCH, SUBMIT]
-    plays: dict[str, tuple[Sequence[Turn], float, str]] = {
-        "nothing": (submit, 0.0, "nothing was changed that git does not ignore"),
-        "nothing at all": (["echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"], 0.0, "nothing was changed"),
-        "useless": (["echo '# hm' >> xmltodict.py", *submit], 0.0, "58 of 60 tests as expected"),
-        "gold without a patch": ([gold, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"], 1.0, "all 60 tests"),
-        "gold, committed": ([gold, "git -c user.name=a -c user.email=b commit -qam fix; git diff > patch.txt", SUBMIT], 1.0, "all"),
-        "planted": (
-            [
-                "mkdir -p r2e_tests; printf 'def pytest_runtest_makereport(): pass' > r2e_tests/conftest.py;"
-                " echo 'exit 0' > run_tests.sh; mkdir /r2e_tests; echo > /r2e_tests/test_1.py; echo '#' >> xmltodict.py",
-                *submit,
-            ],
-            0.0,
-            "58 of 60",
-        ),
-        "stale bytecode": (
-            [
-                "cp -p xmltodict.py /tmp/old.py; python3 -m compileall -q --invalidation-mode unchecked-hash xmltodict.py",
-                f"{gold}\ntouch -r /tmp/old.py xmltodict.py",
-                *submit,
-            ],
-            1.0,
-            "all 60",
-        ),
-        "venv removed": (["rm -rf .venv", *submit], 0.0, "nothing was changed"),
-        "venv removed, gold": ([gold, "rm -rf .venv", *submit], 1.0, "all 60"),
-        "source removed": (["rm xmltodict.py", *submit], 0.0, "failed outside any test"),
-        "tree removed": (["rm -rf /testbed; mkdir /testbed", "cd /testbed && echo > patch.txt", SUBMIT], 0.0, ""),
-        "tree moved away": (["mv /testbed /elsewhere", "cd /; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"], 0.0, "/testbed is no longer a folder"),
-        "tree moved and back": ([gold, "mv /testbed /elsewhere", "pwd", "mv /elsewhere /testbed", *submit], 1.0, "all 60"),
-        "folder for file": ([f"{gold}\nrm README.md && mkdir README.md && echo x > README.md/file; rm -rf tests && ln -s /etc tests", *submit], 1.0, "all 60"),
-        "killed all": ([gold, "kill -9 -1; kill -9 0", "pkill -9 .", *submit], 1.0, "all 60"),
-        "odd files": ([gold + "\nmkfifo fifo; mkdir $'new\\nline'; echo x > $'new\\nline/\\xff'; chmod 000 README.md; touch --date=1970-01-01 old", *submit], 1.0, "all 60"),
-    }  # fmt: skip
+    plays = rewarded(server.gold)
     with ThreadPoolExecutor(4) as pool:
-        views = list(pool.map(lambda item: server.play(f"rewarded-{item[0]}", item[1][0]), plays.items()))
-    for (name, (_, reward, reason)), view in zip(plays.items(), views, strict=True):
+        views = list(pool.map(lambda item: server.play(f"rewarded-{item[0]}", item[1][2]), plays.items()))
+    for (name, (reward, reason, _)), view in zip(plays.items(), views, strict=True):
         assert (view["status"], view["agent_exit_status"]) == ("completed", "Submitted"), (name, view)
         assert (view["reward"], view["exit_code"]) == (reward, 0), (name, view)
         assert reason in view["reason"], (name, view)
@@ -237,7 +138,8 @@ def test_the_patch_is_what_was_changed(server: Server) -> None:
     """New files, line ends and bytes as they are; what git ignores, and what git was told to hide, as it is."""
     commands = (
         "printf 'dos\\r\\nline\\r\\n' > crlf.txt; printf 'no newline' > bare.txt; printf 'latin \\xe9\\n' > latin.txt",
-        "head -c 1000 /dev/urandom > binary.bin; mkdir new && echo new > new/module.py; echo 'build/' >> .gitignore",
+        "head -c 1000 /dev/urandom > binary.bin; echo 'build/' >> .gitignore",
+        "mkdir new && tee new/module.py new/run_tests.sh <<< new",
         "mkdir build && echo x > build/x; printf '* text eol=lf\\n*.py filter=evil diff=evil\\n' > .gitattributes",
         "git config filter.evil.clean 'echo forged'; git config core.autocrlf true; git config color.ui always",
         "git add -A; git update-index --assume-unchanged xmltodict.py; echo '# changed' >> xmltodict.py; rm README.md",
@@ -251,6 +153,7 @@ def test_the_patch_is_what_was_changed(server: Server) -> None:
         b"+no newline\n\\ No newline at end of file\n",
         b"+latin \xe9\n",
         b"diff --git a/new/module.py b/new/module.py\nnew file mode",
+        b"diff --git a/new/run_tests.sh b/new/run_tests.sh\nnew file mode",
         b"GIT binary patch",
         b"+# changed\n",
         b"diff --git a/README.md b/README.md\ndeleted file mode",
@@ -264,9 +167,9 @@ def test_the_patch_is_what_was_changed(server: Server) -> None:
 def test_the_agent_sees_neither_tests_nor_future(server: Server) -> None:
     look = (
         "find / -path /proc -prune -o \\( -name 'r2e_tests*' -o -name 'run_tests.sh' \\) -print; echo END",
-        "git log --all --oneline | cat; git reflog; git stash list; git remote; git for-each-ref; git rev-parse base HEAD; echo END",
+        "git log --all --oneline; git reflog; git stash list; git remote; git for-each-ref; git rev-parse base HEAD",
         "env | grep -iE 'secret|token|apptainer|singularity|AGENT_SERVER'; ls -A /tmp /root; hostname; echo END",
-        "git log | head -50; cat; python3 -i; git commit --allow-empty -q; git rebase -i HEAD 2>&1 | head -3; which python; pwd; echo END",
+        "git log; cat; python3 -i; git commit --allow-empty -q; git rebase -i HEAD; which python; pwd; echo END",
     )
     server.play("look", [*look, WRITE_PATCH, SUBMIT])
     messages = server.endpoint.requests["sk-look"][-1]["messages"]
@@ -340,7 +243,7 @@ def test_format_errors_stay_in_the_history(server: Server) -> None:
     assert "Unknown tool 'python'" in messages[-3]["content"]
 
     # Text around the marker, a failed command, a file that holds the marker: nothing of that submits.
-    marker = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+    marker = MARKER
     no_submit = (
         *(
             f"echo {marker}; cat /missing",
@@ -367,7 +270,7 @@ def test_limits(tight: Server) -> None:
     view = tight.play("time", ["echo early; sleep 9753"])
     assert (view["status"], view["agent_exit_status"], view["reward"]) == ("completed", "TimeExceeded", 0.0)
 
-    view = tight.play("hang", [tight.gold, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"])
+    view = tight.play("hang", [tight.gold, f"echo {MARKER}"])
     assert (view["status"], view["agent_exit_status"], view["reward"]) == ("completed", "Submitted", 0.0)
     assert view["reason"] == "scoring timed out: the hidden tests did not end within 2 s"
     assert tight.written(view["session_id"], "test_log.txt") == "started\n"
@@ -379,7 +282,7 @@ def test_limits(tight: Server) -> None:
 def test_a_session_waits_for_its_model_without_a_slot(tight: Server) -> None:
     """With one slot, whoever has a command may work while all others wait for their first answer."""
     together = threading.Barrier(6)
-    submit = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+    submit = f"echo {MARKER}"
 
     def gated() -> str:
         together.wait(60)
@@ -422,7 +325,7 @@ def test_cancel_wherever_a_session_is(tight: Server) -> None:
         assert "cancel" in view["error"]
         assert (tight.folder(session_id) / "outcome.json").exists()
 
-    in_scoring = tight.start("in-scoring", [tight.gold, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"])
+    in_scoring = tight.start("in-scoring", [tight.gold, f"echo {MARKER}"])
     _until(lambda: tight.http.get(f"/sessions/{in_scoring}").json()["status"] == "scoring")
     tight.cancel(in_scoring)
     view = tight.wait(in_scoring)
@@ -450,15 +353,15 @@ def test_images_and_setup_that_fail(samples: Path, open_folder: Callable[[], Pat
     for sif in (samples / "sifs").iterdir():
         (sifs / sif.name).symlink_to(sif)
     (image,) = sifs.glob("*xmltodict*")
-    for served in _served(samples, open_folder(), "setup.script=echo cannot prepare; exit 5", sifs=str(sifs)):
-        view = served.play("setup", ["true"])
+    for server in served(samples, open_folder(), "setup.script=echo cannot prepare; exit 5", sifs=str(sifs)):
+        view = server.play("setup", ["true"])
         assert (view["status"], view["reward"]) == ("failed", None)
         assert view["error"] == "SetupError: the setup script failed with exit code 5: cannot prepare"
         image.unlink()
-        view = served.play("missing", ["true"])
+        view = server.play("missing", ["true"])
         assert view["error"] == f"ImageError: image {image} cannot be read: No such file or directory; build it again"
         image.write_bytes(b"<html>429</html>")
-        view = served.play("damaged", ["true"])
+        view = server.play("damaged", ["true"])
         assert view["error"] == f"ImageError: image {image} is not a SIF file (16 bytes); build it again"
         assert view["status"] == "failed"
 

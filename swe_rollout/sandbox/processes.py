@@ -9,19 +9,26 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
-def loop_pid(front: int) -> int | None:
-    """The host's id of process 1 of the sandbox whose Apptainer front process is `front`."""
-    pending = [front]
-    while pending:
-        pid = pending.pop()
-        if _is_process_one(pid):
-            return pid
-        pending += _children(pid)
-    return None
+def tree(root: int) -> list[int]:
+    """Ids of `root` and its descendants at this moment."""
+    pids = [root]
+    for pid in pids:
+        pids += _children(pid)
+    return pids
+
+
+def process_one(pids: Iterable[int]) -> int | None:
+    """The one of `pids` that is process 1 of a process namespace of its own."""
+    return next((pid for pid in pids if _is_process_one(pid)), None)
+
+
+def any_left(pids: Iterable[int]) -> bool:
+    """Whether one of `pids` is there, as a running process; a zombie is not."""
+    return any(_runs(pid) for pid in pids)
 
 
 def belonging_to(folder: Path) -> list[int]:
@@ -53,6 +60,14 @@ def _children(pid: int) -> list[int]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     return children
+
+
+def _runs(pid: int) -> bool:
+    try:
+        Path(f"/proc/{pid}/exe").stat()
+    except OSError:
+        return False
+    return True
 
 
 def _is_process_one(pid: int) -> bool:

@@ -74,6 +74,8 @@ class Sandbox:
             process_limit=host.process_limit,
         )
         self._process: subprocess.Popen[bytes] | None = None
+        self._pids: Sequence[int] = ()
+        """Apptainer's processes, its FUSE helpers and the loop, once it has started."""
         self._loop: int | None = None
         self._front_fd: int | None = None
 
@@ -98,7 +100,8 @@ class Sandbox:
         assert process.stdout is not None
         self._wait_until_ready(process, cancellation)
         self._front_fd = os.pidfd_open(process.pid)
-        self._loop = processes.loop_pid(process.pid)
+        self._pids = processes.tree(process.pid)
+        self._loop = processes.process_one(self._pids)
         if self._loop is None:
             raise SandboxError(f"the sandbox of {self._image.name} died right after its start")
         self._channel.attach(process.stdin, process.stdout, loop_pid=self._loop, front_fd=self._front_fd)
@@ -135,7 +138,8 @@ class Sandbox:
         process.stdout.close()
         if self._front_fd is not None:
             os.close(self._front_fd)
-        processes.end_all(self.folder)
+        if not self._pids or processes.any_left(self._pids):
+            processes.end_all(self.folder)
 
     def discard(self) -> None:
         """Close it and remove its layer."""

@@ -8,16 +8,18 @@ replaced, and links in it are never followed.
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from swe_rollout.errors import AgentFault, ScoringError
+from swe_rollout.sandbox.scratch import remove_tree
 
-STAYS_BEHIND = frozenset({".git", ".venv", "r2e_tests", "run_tests.sh", "__pycache__", ".pytest_cache"})
-"""Names that do not travel to the judge, wherever they stand: the image's own are used there."""
+_STAY_BEHIND = frozenset({".git", "__pycache__", ".pytest_cache"})
+"""Names that do not travel to the judge, wherever they stand."""
+_STAY_BEHIND_AT_TOP = frozenset({".venv", "r2e_tests", "run_tests.sh"})
+"""Names that do not travel when they stand directly in the tree: the image's own are used there."""
 _WHITEOUT_PREFIX = ".wh."
 _OPAQUE_MARKS = frozenset({".wh..wh..opq", ".wh..opq"})
 _OPAQUE_XATTRS = frozenset(
@@ -61,8 +63,8 @@ def capture(layer: Path, cwd: str, folder: Path) -> Change:
             raise AgentFault("TreeRemoved", f"{cwd} is no longer a folder")
         tree.chmod(0o755)
         (folder / "removed").write_bytes(b"".join(path + b"\0" for path in removed))
-    except OSError as error:
-        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+    except (OSError, RecursionError) as error:
+        if isinstance(error, RecursionError) or error.errno == errno.ENAMETOOLONG:
             raise AgentFault("TreeUnreadable", f"the tree below {cwd} is nested too deeply to be judged") from error
         raise ScoringError(f"the sandbox's layer cannot be read: {error}") from error
     return Change(folder)
@@ -74,8 +76,8 @@ def _filter(folder: Path, prefix: bytes) -> Iterator[bytes]:
     for entry in list(os.scandir(folder)):
         path, name = Path(entry.path), os.fsencode(entry.name)
         status = entry.stat(follow_symlinks=False)
-        if entry.name in STAYS_BEHIND or entry.name.endswith(".pyc"):
-            _remove(path, status)
+        if _stays_behind(entry.name, prefix):
+            remove_tree(path)
         elif entry.name in _OPAQUE_MARKS:
             path.unlink()
         elif stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
@@ -84,7 +86,7 @@ def _filter(folder: Path, prefix: bytes) -> Iterator[bytes]:
         elif entry.name.startswith(_WHITEOUT_PREFIX):
             path.unlink()
             hidden = entry.name.removeprefix(_WHITEOUT_PREFIX)
-            if hidden not in STAYS_BEHIND:
+            if not _stays_behind(hidden, prefix):
                 yield prefix + os.fsencode(hidden)
         elif stat.S_ISDIR(status.st_mode):
             if _is_opaque(path):
@@ -98,6 +100,10 @@ def _filter(folder: Path, prefix: bytes) -> Iterator[bytes]:
             path.unlink()  # a FIFO, socket or device is no part of a change
 
 
+def _stays_behind(name: str, prefix: bytes) -> bool:
+    return name in _STAY_BEHIND or name.endswith(".pyc") or (not prefix and name in _STAY_BEHIND_AT_TOP)
+
+
 def _is_opaque(folder: Path) -> bool:
     names = os.listxattr(folder, follow_symlinks=False)
     if any(name.endswith(_UNREADABLE_XATTRS) for name in names):
@@ -105,15 +111,3 @@ def _is_opaque(folder: Path) -> bool:
     return any(name in _OPAQUE_XATTRS for name in names) or any(
         os.path.lexists(folder / mark) for mark in _OPAQUE_MARKS
     )
-
-
-def _remove(path: Path, status: os.stat_result) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        for parent, folders, _ in os.walk(path):
-            for name in folders:
-                child = Path(parent, name)
-                if not child.is_symlink():
-                    child.chmod(stat.S_IRWXU)
-        shutil.rmtree(path)
-    else:
-        path.unlink()
