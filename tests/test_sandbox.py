@@ -435,13 +435,10 @@ def test_a_machine_that_cannot_run_sandboxes_is_told_what_to_set(
     image.symlink_to(sif)
     assert "chmod o+rX" in said("auto", opened, image)
 
-    # In a mount namespace of its own: the machine's device is not touched.
     os.mknod(tmp_path / "closed-fuse", stat.S_IFCHR | 0o600, Path("/dev/fuse").stat().st_rdev)
-    probe = f"mount --bind {tmp_path}/closed-fuse /dev/fuse && exec {sys.executable} -m swe_rollout.sandbox.probe"
-    done = subprocess.run(["unshare", "-m", "bash", "-c", probe], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("no sandbox can run on this machine: /dev/fuse is missing or closed to sandboxes")
-    assert "open it with `chmod 666 /dev/fuse`" in done.stderr
+    closed_device = _probe(f"mount --bind {tmp_path}/closed-fuse", Path("/dev/fuse"))
+    assert closed_device.startswith("no sandbox can run on this machine: /dev/fuse is missing or closed to sandboxes")
+    assert "open it with `chmod 666 /dev/fuse`" in closed_device
 
     for name in ("lower", "upper", "work", "overlay", "fuse"):
         (tmp_path / name).mkdir()
@@ -450,11 +447,24 @@ def test_a_machine_that_cannot_run_sandboxes_is_told_what_to_set(
     subprocess.run(["truncate", "-s", "64M", disk], check=True)
     subprocess.run(["/sbin/mkfs.ext4", "-q", disk], check=True)
     for mount, folder in (
-        (["mount", "-t", "overlay", "-o", layers, "overlay"], tmp_path / "overlay"),
-        (["fuse2fs", disk], tmp_path / "fuse"),
+        (f"mount -t overlay -o {layers} overlay", tmp_path / "overlay"),
+        (f"fuse2fs {disk}", tmp_path / "fuse"),
     ):
-        subprocess.run([*mount, folder], check=True)
-        try:
-            assert "set AGENT_SERVER_TMP_DIR to a folder on a local disk" in said("root", folder)
-        finally:
-            subprocess.run(["umount", folder], check=True)
+        said_there = _probe(mount, folder, TMPDIR=str(folder), AGENT_SERVER_CONFINEMENT="root")
+        assert "set AGENT_SERVER_TMP_DIR to a folder on a local disk" in said_there
+
+
+def _probe(mount: str, point: Path, **environment: str) -> str:
+    """What the probe says with `mount` done on `point`, in a mount namespace of its own."""
+    script = (
+        f"{mount} {point} || exit 9; {sys.executable} -m swe_rollout.sandbox.probe; code=$?; umount {point}; exit $code"
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-c", script],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done
+    return done.stderr
