@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from swe_rollout.errors import StartupError
-from swe_rollout.settings import Settings, load_settings, variable_of
+from swe_rollout.settings import Settings, load_settings, strangers, variable_of
 
 if TYPE_CHECKING:
     from swe_rollout.agent import MyAgent as MyAgent
@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What it starts need not know, and may run as others.
         os.environ.pop(variable_of("token"), None)
         log_to_stderr()
+        for line in strangers(os.environ):
+            log.warning("%s", line)
         from swe_rollout.assembly import assemble
         from swe_rollout.journal import Journal
         from swe_rollout.listener import bind

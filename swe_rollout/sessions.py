@@ -193,8 +193,8 @@ class Sessions:
             raise RequestError(
                 409,
                 "no_tasks",
-                f"no {request.mode} rows are loaded: put parquet files that match data.{request.mode} of the "
-                "configuration under R2E_DATA_PATH and start the server again",
+                f"no {request.mode} rows are loaded: the server's log says why at its start; they come from the files "
+                f"below R2E_DATA_PATH that match data.{request.mode} of the configuration",
                 field="mode",
             )
         if self._closing:

@@ -1,9 +1,10 @@
 """The server's settings: environment variables and command line flags, checked once, never changed after."""
 
 import argparse
+import difflib
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -15,6 +16,7 @@ from swe_rollout import setting_types as types
 from swe_rollout.errors import StartupError
 
 _PREFIX = "AGENT_SERVER_"
+_CLIENTS_VARIABLE = "AGENT_SERVER_URL"
 _TOKEN = re.compile(r"[!-~]+")
 _TOKEN_IN_WORDS = "one word of visible ASCII characters"
 _UNSAFE_IN_MOUNTS = ":,\\\n"
@@ -148,6 +150,17 @@ def load_settings(argv: Sequence[str]) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         raise StartupError("; ".join(_explain(dict(e), given) for e in error.errors())) from None
+
+
+def strangers(environment: Iterable[str]) -> list[str]:
+    """A line on each variable that looks like a setting and is none: most often a typing error."""
+    known = {variable_of(name) for name in Settings.model_fields} | {_CLIENTS_VARIABLE}
+    lines = []
+    for variable in sorted(set(environment) - known):
+        if variable.startswith(_PREFIX):
+            meant = difflib.get_close_matches(variable, known, n=1, cutoff=0.85)
+            lines.append(f"{variable} is no setting and has no effect" + "".join(f"; is it {m}?" for m in meant))
+    return lines
 
 
 def _explain(error: dict[str, Any], given: dict[str, Any]) -> str:

@@ -245,7 +245,7 @@ def test_training_is_stopped_when_its_server_is_lost(launch: Launcher) -> None:
 
 
 def test_the_token_goes_by_file_also_below_another_entrypoint(launch: Launcher) -> None:
-    run = launch(AGENT_SERVER_TOKEN="nobody may see this", RELAX_ENTRYPOINT_MODE="spmd", RUNTIME_ENV_JSON="{}")
+    run = launch(AGENT_SERVER_TOKEN="nobody-may-see-this", RELAX_ENTRYPOINT_MODE="spmd", RUNTIME_ENV_JSON="{}")
     code, said = run.end()
 
     assert code == 0, said
@@ -253,11 +253,11 @@ def test_the_token_goes_by_file_also_below_another_entrypoint(launch: Launcher) 
     assert _values(run.arguments(), "--runtime-env-json") == ["{}"]
     (file,) = [word for word in _values(run.arguments(), "--agent-env") if "TOKEN" in word]
     token = run.folder / "record/token"
-    assert token.read_text() == "nobody may see this\n"
+    assert token.read_text() == "nobody-may-see-this\n"
     assert token.stat().st_mode & 0o777 == 0o600
     assert not Path(file.removeprefix("AGENT_SERVER_TOKEN_FILE=")).exists()
     seen = "".join((run.folder / "record" / name).read_text() for name in ("submit.args", "submit.env")) + said
-    assert "nobody may see this" not in seen
+    assert "nobody-may-see-this" not in seen
 
 
 def test_another_server_on_the_port(launch: Launcher, serve: Callable[..., Server]) -> None:

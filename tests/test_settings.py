@@ -10,7 +10,7 @@ import pytest
 
 import agent_server
 from swe_rollout.errors import StartupError
-from swe_rollout.settings import Settings, load_settings, variable_of
+from swe_rollout.settings import Settings, load_settings, strangers, variable_of
 
 ROOT = Path(agent_server.__file__).parent
 
@@ -175,3 +175,11 @@ print(agent_server.MyAgent.__module__, hasattr(agent_server, "YourAgent"))
 """
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert result.stdout.splitlines() == ["[]", "swe_rollout.agent False"], result.stderr
+
+
+def test_a_mistyped_variable_is_named() -> None:
+    given = {"AGENT_SERVER_TRAIN_CONCURENCY", "AGENT_SERVER_URL", "AGENT_SERVER_PORT", "AGENT_SERVER_QQQ", "PATH"}
+    assert strangers(given) == [
+        "AGENT_SERVER_QQQ is no setting and has no effect",
+        "AGENT_SERVER_TRAIN_CONCURENCY is no setting and has no effect; is it AGENT_SERVER_TRAIN_CONCURRENCY?",
+    ]
