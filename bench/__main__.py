@@ -1,4 +1,6 @@
-"""`python -m bench`: sandbox figures on this machine, beside bare bash and beside Apptainer instances."""
+"""`python -m bench`: sandbox figures on this machine, beside bare bash and beside Apptainer instances; then the server
+under many clients, beside one client alone.
+"""
 
 import argparse
 import os
@@ -9,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.load import measure_load
 from bench.measure import Figures, measure_bash, measure_instance, measure_sandbox
 from swe_rollout.cache import cache_folder
 from swe_rollout.errors import StartupError
@@ -21,6 +24,7 @@ def main() -> int:
     parser.add_argument("--sif", type=Path, help="image to start (default: the first sample task's)")
     parser.add_argument("--rounds", type=int, default=10, help="sandboxes per figure (default %(default)s)")
     parser.add_argument("--commands", type=int, default=200, help="commands per sandbox (default %(default)s)")
+    parser.add_argument("--clients", type=int, default=1000, help="on the server at once (default %(default)s)")
     options = parser.parse_args()
     sif = options.sif or _first_sample()
     if sif is None or not sif.is_file():
@@ -40,17 +44,22 @@ def main() -> int:
                 for wanted in ("unprivileged", "root")
                 if wanted == "unprivileged" or os.geteuid() == 0
             }
+            console.print(_table(instance, ours))
+            _compare(console, bash, ours)
+            measure_load(folder, clients=options.clients).show(console)
         except StartupError as error:
             print(f"bench: {error}", file=sys.stderr)
             return 1
-    console.print(_table(instance, ours))
+    return 0
+
+
+def _compare(console: Console, bash: float, ours: dict[str, Figures]) -> None:
     for wanted, figures in ours.items():
         above = figures.command - 2 * bash
         console.print(
             f"one `true`, {wanted}: {figures.command:.2f} ms; bare `bash -c true` on the host {bash:.2f} ms "
             f"(ratio {figures.command / bash:.2f}; {above:+.2f} ms against twice bash)"
         )
-    return 0
 
 
 def _first_sample() -> Path | None:

@@ -30,6 +30,8 @@ class Usage:
     files: int
     """Open descriptors."""
     threads: int
+    cpu: float
+    """Seconds of CPU so far, by all its threads."""
 
 
 class Server:
@@ -104,7 +106,19 @@ class Server:
         """What the running one takes."""
         proc = Path(f"/proc/{self.pid}")
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
-        return Usage(int(status["VmRSS"].split()[0]) << 10, len(os.listdir(proc / "fd")), int(status["Threads"]))
+        ticks = (proc / "stat").read_text().rpartition(")")[2].split()[11:13]
+        return Usage(
+            rss=int(status["VmRSS"].split()[0]) << 10,
+            files=len(os.listdir(proc / "fd")),
+            threads=int(status["Threads"]),
+            cpu=sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"),
+        )
+
+
+def machine_cpu() -> float:
+    """Seconds of CPU that this machine has worked since its start, on all its cores."""
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def left_behind(root: Path) -> Sequence[str]:
