@@ -18,9 +18,6 @@ SUBMIT_MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 class Workspace(Protocol):
     """A prepared sandbox, as far as the agent needs it."""
 
-    noise: str
-    """What an empty command prints: a start-up file's complaints, which stand before every output."""
-
     def run(self, command: str, timeout: float) -> CommandResult: ...
 
 
@@ -51,7 +48,7 @@ class SandboxEnvironment:
         timeout = max(0.1, min(self.config.timeout, self._seconds_limit - self.seconds))
         result = self._workspace.run(command, timeout)
         self.seconds += result.seconds
-        output = result.output.removeprefix(self._workspace.noise)
+        output = result.output
         if result.timed_out:
             return {
                 "output": output,

@@ -20,8 +20,6 @@ class AgentWorkspace:
         """Prepare a started sandbox. Raises `SetupError` naming the step that failed."""
         self._sandbox = sandbox
         self._cancellation = cancellation
-        self.noise = ""
-        """What an empty command prints, such as the complaints of a start-up file: it stands before every output."""
         for what, script in (
             ("the setup script", setup.script),
             ("hiding the tests and the repository's future", f"set -- {_HIDDEN}\n{_SEAL}"),
@@ -33,7 +31,7 @@ class AgentWorkspace:
             if result.returncode != 0 or result.timed_out:
                 ending = "timed out" if result.timed_out else f"failed with exit code {result.returncode}"
                 raise SetupError(f"{what} {ending}: {result.output.strip()[-500:]}")
-        self.noise = self.run(":", setup.timeout).output
+        sandbox.learn_noise(timeout=setup.timeout, cancellation=cancellation)
 
     def run(self, command: str, timeout: float) -> CommandResult:
         """See `Sandbox.run`."""

@@ -23,7 +23,9 @@ FORMAT_ERROR = {"role": "assistant", "content": "I am done."}
 
 @pytest.fixture(scope="module")
 def server(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Server]:
-    yield from served(samples, open_folder(), "environment.timeout=20")
+    # A start-up file that complains before every command must change nothing.
+    noise = "setup.script=echo 'source /missing/file; echo noise' >> /root/.bashrc"
+    yield from served(samples, open_folder(), "environment.timeout=20", noise)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,7 @@ def test_a_solved_task(server: Server) -> None:
     for earlier, later in itertools.pairwise(requests):
         assert later["messages"][: len(earlier["messages"])] == earlier["messages"], "the history was edited"
     assert requests[2]["messages"][4] == call(server.gold, "git status --short", number=0, content="two at once")
+    assert "noise" not in str(requests)
     tools = [message for message in requests[2]["messages"] if message["role"] == "tool"]
     assert [message["tool_call_id"] for message in tools] == ["call_1_0", "call_0_0", "call_0_1"]
     assert " M xmltodict.py" in tools[2]["content"]

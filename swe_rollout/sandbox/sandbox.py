@@ -1,6 +1,7 @@
 """One sandbox: `apptainer exec` of a SIF as a child process, with the command loop inside."""
 
 import contextlib
+import dataclasses
 import os
 import select
 import shutil
@@ -73,6 +74,7 @@ class Sandbox:
             cwd=host.cwd,
             process_limit=host.process_limit,
         )
+        self._noise = b""
         self._process: subprocess.Popen[bytes] | None = None
         self._pids: Sequence[int] = ()
         """Apptainer's processes, its FUSE helpers and the loop, once it has started."""
@@ -115,7 +117,16 @@ class Sandbox:
         output_limit: int = OUTPUT_LIMIT_BYTES,
     ) -> CommandResult:
         """Run `command` as `bash -c` would in a new shell; see `Channel.run` for the limits and the errors."""
-        return self._channel.run(command, timeout=timeout, cancellation=cancellation, output_limit=output_limit)
+        result = self._channel.run(command, timeout=timeout, cancellation=cancellation, output_limit=output_limit)
+        return dataclasses.replace(result, raw=result.raw.removeprefix(self._noise))
+
+    def learn_noise(self, *, timeout: float, cancellation: Cancellation) -> None:
+        """From now on leave out of every output what a command that does nothing prints.
+
+        A start-up file of the image may complain at each start of a shell, and an output has to begin with what the
+        command itself has to say.
+        """
+        self._noise = self._channel.run(":", timeout=timeout, cancellation=cancellation).raw
 
     def close(self) -> None:
         """End the sandbox and everything in it. Idempotent; the layer stays."""

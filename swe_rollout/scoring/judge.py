@@ -74,6 +74,7 @@ class Judge:
 
         self._sound(run(f"test -f {RUNNER} && test -d {HIDDEN_TESTS}"), "hidden tests or their runner are missing")
         self._sound(run(self._setup.script), "the setup script failed")
+        sandbox.learn_noise(timeout=self._setup.timeout, cancellation=cancellation)
         self._sound(run(f"set -- base\n{_PATCH}"), "git cannot read the tree")
         applied = run(_APPLY)
         if applied.returncode != 0 or applied.timed_out:
