@@ -20,13 +20,13 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from bench.books import ENDED, Attempt, Books, Report
+from bench.books import Attempt, Books, Report
 from bench.endpoint import Endpoint, Turn
-from bench.plans import DISCARDED, MARK, Plan, make_plan
+from bench.faults import Faults
+from bench.plans import DISCARDED, make_plan
 from bench.server import PARQUET, REPOSITORY, SAMPLES, Server, Usage, left_behind, zombies_of
 from local_relax.rows import Rows
 from swe_rollout.errors import StartupError
-from swe_rollout.sandbox import processes
 
 CLIENTS = 20
 """Clients that live at the same time."""
@@ -78,6 +78,7 @@ class Chaos:
         self._over = asyncio.Event()
         self._base_url = await self._endpoint.start()
         self._http = httpx.AsyncClient(base_url=self._server.url, timeout=60, trust_env=False)
+        self._faults = Faults(self._http, self._server.tmp)
         await self._start_server()
         try:
             await self._disturb()
@@ -154,7 +155,7 @@ class Chaos:
                     "RELAX_OUTPUT_JSON": str(output),
                 },
             )
-        fault = asyncio.create_task(self._strike(attempt, client))
+        fault = asyncio.create_task(self._faults.strike(attempt, client))
         attempt.exit_code = await client.wait()
         await fault
         attempt.said = (folder / "command.log").read_text(errors="replace")[-1000:]
@@ -162,52 +163,6 @@ class Chaos:
             attempt.output = json.loads(output.read_text())
         if attempt.exit_code >= 0 and (left := [path.name for path in folder.glob(".agent_client*")]):
             self._fail(f"{plan}: the client left {left}")
-
-    async def _strike(self, attempt: Attempt, client: asyncio.subprocess.Process) -> None:
-        """Let the fault happen when its time comes, unless the client ends before."""
-        plan = attempt.plan
-        if plan.fault == "none" or plan.endpoint_fault:
-            return
-        if plan.turn >= 0:
-            ways = [asyncio.ensure_future(way) for way in (client.wait(), attempt.asked.wait())]
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            for way in ways:
-                way.cancel()
-        await asyncio.sleep(plan.delay)
-        if client.returncode is not None:
-            return
-        if plan.fault == "sandbox":
-            attempt.hit = await asyncio.to_thread(self._kill_sandbox, plan, client)
-        elif plan.fault == "cancel":
-            attempt.hit = await self._cancel(plan)
-        else:
-            os.killpg(client.pid, signal.SIGTERM if plan.fault == "term" else signal.SIGKILL)
-            attempt.hit = True
-
-    async def _cancel(self, plan: Plan) -> bool:
-        """Whether the server took it for a session that had not ended."""
-        try:
-            found = (await self._get(f"/sessions?group_id={plan.group}"))["sessions"]
-            live = [session["session_id"] for session in found if session["status"] not in ENDED]
-            answers = [await self._http.post(f"/sessions/{session}/cancel") for session in live]
-        except httpx.TransportError:
-            return False
-        return any(answer.status_code == 204 for answer in answers)
-
-    def _kill_sandbox(self, plan: Plan, client: asyncio.subprocess.Process) -> bool:
-        """Whether there was one to kill before the client's end."""
-        while client.returncode is None:
-            for file in self._server.tmp.glob(f"*/sandbox-*/layer/upper/*/{MARK}"):
-                try:
-                    is_its = file.read_text().strip() == str(plan.number)
-                except OSError:
-                    continue
-                folder = file.parents[3]
-                if is_its and processes.belonging_to(folder):
-                    processes.end_all(folder)
-                    return True
-            time.sleep(0.1)
-        return False
 
     async def _policy(self, key: str, number: int, body: Mapping[str, Any]) -> Turn:
         attempt = self._attempts[key]
