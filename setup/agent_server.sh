@@ -98,6 +98,9 @@ check_other_machine() {
         *) die "the agent server at $url is not ready (HTTP $http_code)" ;;
     esac
     check_rows
+    group_size=$(answered .tasks.train.group_size)
+    [[ ! $group_size || $group_size == "$N_SAMPLES_PER_PROMPT" ]] ||
+        die "the agent server at $url gives a row to $group_size sessions, but N_SAMPLES_PER_PROMPT=$N_SAMPLES_PER_PROMPT: start it with AGENT_SERVER_TRAIN_GROUP_SIZE=$N_SAMPLES_PER_PROMPT"
 }
 
 check_rows() {

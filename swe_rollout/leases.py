@@ -97,9 +97,9 @@ class TaskPool:
             return Lease(group.task, Place(self._epoch, self._position), group)
 
     def end(self, lease: Lease, *, given_up: bool) -> None:
-        """The session of `lease` has ended; `given_up` if the trainer or its client did not want the result.
+        """The session of `lease` has ended; `given_up` if it gave the trainer no sample.
 
-        The trainer drops a whole group at once, so what is left of its share will not be asked for.
+        The trainer drops a whole group for that, so what is left of its share will not be asked for.
         """
         with self._lock:
             group = lease.group
@@ -109,11 +109,12 @@ class TaskPool:
                 del self._open[group.id]
 
     def counts(self) -> dict[str, int]:
-        """rows; leased: sessions served; epoch, from 0; position: its rows given out; open_groups."""
+        """rows; group_size; leased: sessions served; epoch, from 0; position: its rows given out; open_groups."""
         with self._lock:
             self._forget_stale(self._clock())
             return {
                 "rows": len(self._tasks),
+                "group_size": self._group_size,
                 "leased": self._leased,
                 "epoch": self._epoch,
                 "position": self._position,

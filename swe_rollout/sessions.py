@@ -236,7 +236,7 @@ class Sessions:
             if not session.end(outcome):
                 return
             _, lease = self._open.pop(session.id)
-            self._pools[session.mode].end(lease, given_up=outcome.status == "cancelled")
+            self._pools[session.mode].end(lease, given_up=outcome.status != "completed")
             self._records.end(session, self._clock())
             self._totals[session.request.mode, outcome.status] += 1
         try:

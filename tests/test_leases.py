@@ -30,7 +30,7 @@ def test_groups_share_a_row_and_every_epoch_gives_each_row_once() -> None:
         assert all(len(set(ids)) == 1 for ids in given.values())
         assert Counter(ids[0] for ids in given.values()) == dict.fromkeys((task.id for task in rows), 1)
         assert pool.counts() == {
-            "rows": 13, "leased": 52 * (epoch + 1), "epoch": epoch, "position": 13, "open_groups": 0
+            "rows": 13, "group_size": 4, "leased": 52 * (epoch + 1), "epoch": epoch, "position": 13, "open_groups": 0
         }  # fmt: skip
         epochs.append([ids[0] for ids in given.values()])
     assert len({tuple(order) for order in epochs}) == 3
@@ -83,7 +83,7 @@ def test_leases_from_many_threads_keep_the_invariants() -> None:
         thread.join()
     assert all(len(ids) == 8 and len(set(ids)) == 1 for ids in given.values())
     assert set(Counter(ids[0] for ids in given.values()).values()) == {2}
-    assert pool.counts() == {"rows": 50, "leased": 800, "epoch": 1, "position": 50, "open_groups": 0}
+    assert pool.counts() == {"rows": 50, "group_size": 8, "leased": 800, "epoch": 1, "position": 50, "open_groups": 0}
 
 
 def test_a_group_that_was_given_up_leaves_nothing_for_its_id() -> None:
@@ -104,7 +104,7 @@ def test_a_group_that_was_given_up_leaves_nothing_for_its_id() -> None:
     pool.end(other, given_up=True)
     assert pool.counts()["open_groups"] == 1
     assert pool.lease("h").task.id == "t3"
-    # Failed and completed sessions alone leave the row to their siblings.
+    # Completed sessions alone leave the row to their siblings.
     done = pool.lease("i")
     pool.end(done, given_up=False)
     assert pool.lease("i").task.id == done.task.id
