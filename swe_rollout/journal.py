@@ -114,7 +114,7 @@ class Journal:
 
     def ended(self, session: Session) -> None:
         """`session` has the outcome that it has now."""
-        view = json.dumps(session.view() | {"client_session_id": None})
+        view = json.dumps(session.view(before_it_is_told=True) | {"client_session_id": None})
         end = "UPDATE sessions SET ended_at = ?, view = ? WHERE id = ? AND ended_at IS NULL"
         self._write(session.id, (end, (self._clock(), view, session.id)))
 

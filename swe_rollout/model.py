@@ -52,21 +52,19 @@ class ChatClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chat-client", daemon=True)
         self._thread.start()
-        self._client = asyncio.run_coroutine_threadsafe(self._open(connect_timeout), self._loop).result()
+        self._timeout = httpx.Timeout(connect_timeout, read=None, pool=None)
+        self._ssl = httpx.create_ssl_context()
 
-    @staticmethod
-    async def _open(connect_timeout: float) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            timeout=httpx.Timeout(connect_timeout, read=None, pool=None),
-            transport=httpx.AsyncHTTPTransport(
-                retries=0, limits=httpx.Limits(max_connections=None), socket_options=_KEEP_ALIVE
-            ),
-        )
+    async def _send(self, url: str, api_key: str, body: Mapping[str, Any]) -> httpx.Response:
+        # A connection of its own: a pool looks through all its connections for every request, and one that was kept
+        # may be closed by the other side just as the request, which must not be sent twice, is on its way.
+        transport = httpx.AsyncHTTPTransport(verify=self._ssl, retries=0, socket_options=_KEEP_ALIVE)
+        async with httpx.AsyncClient(transport=transport, timeout=self._timeout) as client:
+            return await client.post(url, json=body, headers={"Authorization": f"Bearer {api_key}"})
 
     def post(self, url: str, api_key: str, body: Mapping[str, Any], cancellation: Cancellation) -> httpx.Response:
         """One request, one answer. Raises `ModelError` when there is no answer and `Cancelled`."""
-        request = self._client.post(url, json=body, headers={"Authorization": f"Bearer {api_key}"})
-        future = asyncio.run_coroutine_threadsafe(request, self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._send(url, api_key, body), self._loop)
         try:
             with cancellation.waking(future.cancel):
                 return future.result()
@@ -81,7 +79,6 @@ class ChatClient:
 
     def close(self) -> None:
         """Close the connections and end the thread. Call it when no session is left."""
-        asyncio.run_coroutine_threadsafe(self._client.aclose(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

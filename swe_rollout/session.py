@@ -72,8 +72,8 @@ class RequestError(Exception):
 class Session:
     """A task and the state of one attempt at it. Thread-safe.
 
-    Invariants: `status` only moves forward; `outcome` is set exactly once, together with the last status;
-    `ended` is set after that, by the owner, and wakes exactly those who wait for this session.
+    Invariants: `status` only moves forward; `outcome` is set exactly once; `ended` is set after that, by the owner,
+    when the end is kept, and wakes exactly those who wait for this session. Nobody is told of the end before.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Session:
         self.attendance = Attendance(clock)
         self.ended = threading.Event()
         self.opened_at = datetime.now(timezone.utc)
-        self.status: Status = "queued"
+        self._stage: Stage = "queued"
         self.outcome: Outcome | None = None
         self.n_calls = 0
         """Model calls made so far; the rollout keeps it."""
@@ -99,6 +99,11 @@ class Session:
         self._clock = clock
         self._opened = clock()
         self._lock = threading.Lock()
+
+    @property
+    def status(self) -> Status:
+        """What may be told: the stage, until the end is kept."""
+        return self._stage if self.outcome is None or not self.ended.is_set() else self.outcome.status
 
     @property
     def mode(self) -> Mode:
@@ -131,8 +136,8 @@ class Session:
     def advance(self, stage: Stage) -> None:
         """Tell that the session has reached `stage`. Going back, or on after the end, changes nothing."""
         with self._lock:
-            if self.status in STAGES and STAGES.index(stage) > STAGES.index(self.status):
-                self.status = stage
+            if STAGES.index(stage) > STAGES.index(self._stage):
+                self._stage = stage
 
     def note(self, name: str, seconds: float) -> None:
         """Add `seconds` to the time spent in the phase called `name`. After the end nothing is added."""
@@ -150,19 +155,19 @@ class Session:
             self.timings["total"] = self._clock() - self._opened
             self.n_calls = max(self.n_calls, outcome.n_calls)
             self.outcome = outcome
-            self.status = outcome.status
             return True
 
     def without_key(self, text: str) -> str:
         """`text` with the API key blotted out: a trainer's endpoint may quote it when it refuses a call."""
         return text.replace(self.request.api_key.get_secret_value(), "[api key]")
 
-    def view(self) -> SessionView:
-        """All that the session's own client may know, ready for JSON."""
+    def view(self, *, before_it_is_told: bool = False) -> SessionView:
+        """All that the session's own client may know, ready for JSON; the end only when it may be told, or if asked."""
         request = self.request
         names = (self.id, request.session_id, request.group_id, request.mode, self.task.id)
         with self._lock:
-            return view_of(*names, self.status, self.outcome, self.n_calls, self.timings)
+            outcome = self.outcome if before_it_is_told or self.ended.is_set() else None
+            return view_of(*names, outcome.status if outcome else self._stage, outcome, self.n_calls, self.timings)
 
     def summary(self) -> SessionSummary:
         """What anybody may know."""
@@ -173,7 +178,7 @@ class Session:
         with self._lock:
             outcome = self.outcome
             if outcome is None:
-                return self.status
+                return self._stage
             words = {
                 "status": outcome.status,
                 "exit_status": outcome.agent_exit_status,

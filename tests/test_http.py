@@ -421,7 +421,7 @@ def test_modes_without_rows_and_a_full_or_stopping_server(serve: Serve) -> None:
     server = serve(gate, train_concurrency=1, eval_concurrency=1, max_sessions=2)
     refused = server.http.post("/sessions", json=request_body(mode="eval"))
     assert (refused.status_code, refused.json()["error"]["field"]) == (409, "mode")
-    assert "data.eval of the configuration under R2E_DATA_PATH" in refused.json()["error"]["message"]
+    assert "below R2E_DATA_PATH that match data.eval of the configuration" in refused.json()["error"]["message"]
 
     first = server.open(request_id="req-1")
     server.open()

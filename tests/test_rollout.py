@@ -141,7 +141,7 @@ def test_the_patch_is_what_was_changed(server: Server) -> None:
     """New files, line ends and bytes as they are; what git ignores, and what git was told to hide, as it is."""
     commands = (
         "printf 'dos\\r\\nline\\r\\n' > crlf.txt; printf 'no newline' > bare.txt; printf 'latin \\xe9\\n' > latin.txt",
-        "head -c 1000 /dev/urandom > binary.bin; echo 'build/' >> .gitignore",
+        "head -c 1000 /dev/zero > binary.bin; echo 'build/' >> .gitignore",
         "mkdir new && tee new/module.py new/run_tests.sh <<< new",
         "mkdir build && echo x > build/x; printf '* text eol=lf\\n*.py filter=evil diff=evil\\n' > .gitattributes",
         "git config filter.evil.clean 'echo forged'; git config core.autocrlf true; git config color.ui always",
