@@ -55,7 +55,7 @@ class Faults:
     def _kill_sandbox(self, plan: Plan, client: asyncio.subprocess.Process) -> bool:
         """Whether there was one to kill before the client's end."""
         while client.returncode is None:
-            for file in self._tmp.glob(f"*/sandbox-*/layer/upper/*/{MARK}"):
+            for file in self._marks():
                 try:
                     is_its = file.read_text().strip() == str(plan.number)
                 except OSError:
@@ -66,3 +66,10 @@ class Faults:
                     return True
             time.sleep(0.1)
         return False
+
+    def _marks(self) -> list[Path]:
+        """Files by which sessions mark their sandboxes; none if a folder goes while it is looked through."""
+        try:
+            return list(self._tmp.glob(f"*/sandbox-*/layer/upper/*/{MARK}"))
+        except FileNotFoundError:
+            return []
