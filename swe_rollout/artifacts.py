@@ -24,10 +24,15 @@ class SessionFolder:
         """Raises OSError when the work dir cannot take it."""
         self.path.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self.path, prefix=f".{name}.", delete=False) as file:
-            file.write(data)
-        aside = Path(file.name)
-        aside.chmod(0o644)
-        aside.replace(self.path / name)
+            aside = Path(file.name)
+            try:
+                file.write(data)
+                file.flush()
+                aside.chmod(0o644)
+                aside.replace(self.path / name)
+            except OSError:
+                aside.unlink()
+                raise
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
         """As `write`, for people: indented, non-ASCII text as it is."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from jinja2 import Environment, TemplateSyntaxError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from swe_rollout.errors import StartupError
 
@@ -16,6 +17,17 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
+def _template(text: str) -> str:
+    try:
+        Environment().parse(text)
+    except TemplateSyntaxError as error:
+        raise ValueError(f"line {error.lineno} is no Jinja template: {error.message}") from None
+    return text
+
+
+_Template = Annotated[str, AfterValidator(_template)]
+
+
 class DataConfig(_Section):
     train: str
     """Pattern of the parquet files for training, below R2E_DATA_PATH."""
@@ -24,8 +36,8 @@ class DataConfig(_Section):
 
 
 class AgentSection(_Section):
-    system_template: str
-    instance_template: str
+    system_template: _Template
+    instance_template: _Template
     step_limit: int = Field(ge=1)
     """Model calls per session."""
     wall_time_limit_seconds: int = Field(ge=1)
@@ -39,8 +51,8 @@ class ModelSection(_Section):
     """Added to every chat request."""
     connect_timeout: float = Field(gt=0)
     """Seconds to connect and to write a request. Reading an answer has no limit: Relax holds requests for hours."""
-    observation_template: str
-    format_error_template: str
+    observation_template: _Template
+    format_error_template: _Template
 
 
 class EnvironmentSection(_Section):
@@ -60,7 +72,7 @@ class SetupSection(_Section):
 class ScoringSection(_Section):
     timeout: float = Field(gt=0)
     """Seconds for the hidden tests."""
-    command: str
+    command: str = Field(pattern=r"\S")
     """Runs the hidden tests, in the task's tree."""
 
 

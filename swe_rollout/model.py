@@ -60,7 +60,12 @@ class ChatClient:
         # may be closed by the other side just as the request, which must not be sent twice, is on its way.
         transport = httpx.AsyncHTTPTransport(verify=self._ssl, retries=0, socket_options=_KEEP_ALIVE)
         async with httpx.AsyncClient(transport=transport, timeout=self._timeout) as client:
-            return await client.post(url, json=body, headers={"Authorization": f"Bearer {api_key}"})
+            return await client.post(
+                url,
+                # All in ASCII: what is no Unicode text, such as half a surrogate pair, goes back as it came too.
+                content=json.dumps(body),
+                headers={"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"},
+            )
 
     def post(self, url: str, api_key: str, body: Mapping[str, Any], cancellation: Cancellation) -> httpx.Response:
         """One request, one answer. Raises `ModelError` when there is no answer and `Cancelled`."""
@@ -142,7 +147,7 @@ class RelaxModel:
 
     def _turn(self, response: httpx.Response) -> dict[str, Any]:
         try:
-            answer = response.json()
+            answer = json.loads(response.content, parse_constant=_no_number)
             choice = answer["choices"][0]
             message = dict(choice["message"])
             tool_calls = list(message.get("tool_calls") or [])
@@ -155,7 +160,7 @@ class RelaxModel:
                 )
                 for call in tool_calls
             ]
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ModelError(f"model endpoint {self._url} answered 200 without a chat message: {error!r}") from error
         message["extra"] = {"response": answer, "timestamp": time.time(), "cost": 0.0}
         # The stock template blames a token limit for every malformed call unless it is told the difference.
@@ -202,6 +207,10 @@ class RelaxModel:
                 }
             }
         }
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
 
 def _as_text(arguments: Any) -> str:

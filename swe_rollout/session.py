@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from swe_rollout.answers import SessionSummary, SessionView, public, view_of
 from swe_rollout.attendance import Attendance
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 REQUEST_ID = r"^req-[A-Za-z0-9._:-]+$"
 REQUEST_ID_LENGTH = 200
 _ERROR_LENGTH = 2000
+_SHORTEST_SECRET = 6
+"""Shorter keys are parts of words, and no secret."""
+
+
+def _sendable(key: SecretStr) -> SecretStr:
+    text = key.get_secret_value()
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("is not one word of visible ASCII characters, as a header needs it")
+    return key
 
 
 class SessionRequest(BaseModel):
@@ -44,7 +53,7 @@ class SessionRequest(BaseModel):
     mode: Mode
     base_url: str = Field(max_length=2000, pattern=r"^https?://\S+$")
     """Root of the trainer's chat API, passed on as it is."""
-    api_key: SecretStr = Field(min_length=1, max_length=500)
+    api_key: Annotated[SecretStr, AfterValidator(_sendable)] = Field(min_length=1, max_length=500)
     request_id: str | None = Field(None, max_length=REQUEST_ID_LENGTH, pattern=REQUEST_ID, repr=False)
     """The client's own name for this call: the same call sent again finds the same session."""
 
@@ -159,7 +168,8 @@ class Session:
 
     def without_key(self, text: str) -> str:
         """`text` with the API key blotted out: a trainer's endpoint may quote it when it refuses a call."""
-        return text.replace(self.request.api_key.get_secret_value(), "[api key]")
+        key = self.request.api_key.get_secret_value()
+        return text.replace(key, "[api key]") if len(key) >= _SHORTEST_SECRET else text
 
     def view(self, *, before_it_is_told: bool = False) -> SessionView:
         """All that the session's own client may know, ready for JSON; the end only when it may be told, or if asked."""

@@ -34,6 +34,10 @@ def test_what_travels_and_what_gives_way(tmp_path: Path) -> None:
     os.setxattr(tree / "anew", "trusted.overlay.opaque", b"y")
     write(tree / "anew_too" / "sub" / "file")
     write(tree / "anew_too" / ".wh..wh..opq", "")
+    # What only looks like a mark: the agent may name and label its own files as it likes.
+    write(tree / ".wh.folder" / "file")
+    write(tree / "labelled" / "file")
+    os.setxattr(tree / "labelled", "user.overlay.redirect", b"/elsewhere")
     # No part of a change, or no longer dangerous.
     os.mkfifo(tree / "fifo")
     (tree / "outside").symlink_to("/etc")
@@ -48,12 +52,14 @@ def test_what_travels_and_what_gives_way(tmp_path: Path) -> None:
     travelled = {str(path.relative_to(change.folder / "tree")) for path in (change.folder / "tree").rglob("*")}
     assert travelled == {
         *("module.py", "pkg", "pkg/scripts", "pkg/scripts/run_tests.sh", "anew", "anew/file", "anew_too"),
+        *(".wh.folder", ".wh.folder/file", "labelled", "labelled/file"),
         *("anew_too/sub", "anew_too/sub/file", "outside", "dangling", "setuid", "closed", "closed/file"),
     }
     removed = set((change.folder / "removed").read_bytes().decode().rstrip("\0").split("\0"))
     assert removed == {
         *("pkg/gone.py", "gone", "pkg/also_gone.py", "anew", "anew/file", "anew_too", "anew_too/sub/file"),
         *("module.py", "pkg/scripts/run_tests.sh", "outside", "dangling", "setuid", "closed/file"),
+        *(".wh.folder/file", "labelled/file"),
     }
     assert stat.S_IMODE((change.folder / "tree" / "setuid").stat().st_mode) == 0o600
     assert (change.folder / "tree" / "outside").readlink() == Path("/etc")

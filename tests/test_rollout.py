@@ -204,6 +204,8 @@ def test_what_the_endpoint_does(server: Server) -> None:
         "busy": ((503, b"<html>come back</html>"), "failed", "answered 503: <html>come back</html>"),
         "dropped": (lambda: None, "failed", "ModelError"),
         "no JSON": ((200, b"hello"), "failed", "answered 200 without a chat message"),
+        "not a number": ((200, b'{"choices": [{"message": {"content": NaN}}]}'), "failed", "NaN is not JSON"),
+        "too deep": ((200, b"[" * 200000), "failed", "answered 200 without a chat message"),
         "no choices": ((200, {"choices": []}), "failed", "answered 200 without a chat message"),
     }
     for name, (turn, status, words) in cases.items():
@@ -244,6 +246,12 @@ def test_format_errors_stay_in_the_history(server: Server) -> None:
         ("user", None),
     ]
     assert "Unknown tool 'python'" in messages[-3]["content"]
+
+    # What is no Unicode text goes back as it came.
+    half = call("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", content="half \ud800 a pair")
+    view = server.play("surrogate", [call("true", content="half \ud800 a pair"), half])
+    assert (view["status"], view["n_calls"]) == ("completed", 2)
+    assert server.endpoint.requests["sk-surrogate"][-1]["messages"][2]["content"] == "half \ud800 a pair"
 
     # Text around the marker, a failed command, a file that holds the marker: nothing of that submits.
     marker = MARKER

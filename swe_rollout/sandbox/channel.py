@@ -4,7 +4,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -17,6 +17,10 @@ MOUNT_POINT = "/.channel"
 OUTPUT_LIMIT_BYTES = 8 << 20
 SILENCE_LIMIT_SECONDS = 60.0
 """How long the loop may take to end a command it was told to end."""
+_KILLED = (None, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 255)
+"""How Apptainer's front process ends when it or the loop was killed; 255 is its own word for that."""
+_WATCH_SECONDS = 0.5
+"""Less than the kernel's shortest limit on CPU time."""
 _CHUNK = 1 << 16
 _ANSWER_LIMIT_BYTES = 8192
 
@@ -86,15 +90,28 @@ class Channel:
         (folder / "cwd").write_text(cwd)
         (folder / "process_limit").write_text(str(process_limit))
 
-    def attach(self, requests: IO[bytes], answers: IO[bytes], *, loop_pid: int, front_fd: int) -> None:
+    def attach(
+        self,
+        requests: IO[bytes],
+        answers: IO[bytes],
+        *,
+        loop_pid: int,
+        front_fd: int,
+        front_code: Callable[[], int | None],
+    ) -> None:
         """Take over the pipes of a loop that has said it is ready.
 
-        `loop_pid` is its process id on the host, `front_fd` becomes readable when Apptainer's front process ends.
+        `loop_pid` is its process id on the host. `front_fd` becomes readable when Apptainer's front process ends, and
+        `front_code` then gives its return code, as `Popen` does.
         """
         self._requests = requests
         self._answers = answers
         self._loop_pid = loop_pid
         self._front_fd = front_fd
+        self._front_code = front_code
+        self._limits = self._read_limits()
+        # Who holds the other end could leave the pipe full.
+        os.set_blocking(requests.fileno(), False)
 
     def run(
         self,
@@ -113,9 +130,12 @@ class Channel:
         """
         self._number += 1
         script, fifo = self._folder / str(self._number), self._folder / f"{self._number}.out"
-        script.write_bytes(command.encode("utf-8", "replace").replace(b"\0", b""))
-        os.mkfifo(fifo)
-        fifo.chmod(0o622)
+        try:
+            script.write_bytes(command.encode("utf-8", "replace").replace(b"\0", b""))
+            os.mkfifo(fifo)
+            fifo.chmod(0o622)
+        except OSError as error:
+            raise SandboxError(f"the scratch folder takes no more commands: {error}") from error
         output_fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
         wake_fd = os.eventfd(0)
         try:
@@ -139,23 +159,24 @@ class Channel:
         self._send(f"{self._number}\n".encode())
         while not answer.endswith(b"\n"):
             now = time.monotonic()
+            self._check_limits()
             if timed_out and now > deadline + SILENCE_LIMIT_SECONDS:
                 raise AgentFault("SandboxBroken", "the sandbox no longer ends its commands")
             if now >= deadline:
                 # Told again while it does not answer: the signal may have come before the command's shell.
                 timed_out = True
                 self._end_command()
-            wait = 0.2 if timed_out else deadline - now
+            wait = 0.2 if timed_out else min(_WATCH_SECONDS, deadline - now)
             ready = {fd for fd, _ in poll.poll(max(1.0, wait * 1000))}
             cancellation.check()
             if self._front_fd in ready:
-                raise SandboxError("the sandbox died while a command ran")
+                raise self._died("while a command ran")
             if output_fd in ready and not _read_available(output_fd, output, once=True):
                 poll.unregister(output_fd)
             if self._answers.fileno() in ready:
                 data = os.read(self._answers.fileno(), _CHUNK)
                 if not data:
-                    raise SandboxError("the sandbox died while a command ran")
+                    raise self._died("while a command ran")
                 answer += data
                 if len(answer) > _ANSWER_LIMIT_BYTES:
                     break
@@ -167,15 +188,38 @@ class Channel:
 
     def _send(self, message: bytes) -> None:
         try:
-            self._requests.write(message)
-        except OSError as error:
-            raise SandboxError("the sandbox died between two commands") from error
+            written = self._requests.write(message)
+        except BlockingIOError:
+            written = None
+        except OSError:
+            raise self._died("between two commands") from None
+        if written != len(message):
+            raise AgentFault("SandboxBroken", "the sandbox no longer takes commands")
 
     def _end_command(self) -> None:
         try:
             os.kill(self._loop_pid, signal.SIGUSR1)
-        except ProcessLookupError as error:
-            raise SandboxError("the sandbox died while a command ran") from error
+        except ProcessLookupError:
+            raise self._died("while a command ran") from None
+
+    def _died(self, when: str) -> Exception:
+        """Whose fault the death is: by itself the loop ends only when it is made to, for want of processes, say."""
+        code = self._front_code()
+        if code in _KILLED:
+            return SandboxError(f"the sandbox died {when}")
+        return AgentFault("SandboxBroken", f"process 1 of the sandbox was made to end {when} (exit code {code})")
+
+    def _check_limits(self) -> None:
+        """A limit that is put on process 1 from inside would let the kernel kill it as if from outside."""
+        limits = self._read_limits()
+        if limits and limits != self._limits:
+            raise AgentFault("SandboxBroken", "the limits of the sandbox's process 1 were changed")
+
+    def _read_limits(self) -> bytes:
+        try:
+            return Path(f"/proc/{self._loop_pid}/limits").read_bytes()
+        except OSError:
+            return b""
 
 
 def _read_available(fd: int, output: BoundedOutput, *, once: bool) -> bool:

@@ -4,9 +4,17 @@
 # background process prints later has nowhere to go instead of into the next command's output.
 # Answers "<number> <exit code> <folder it ran in>" when the command's shell has ended.
 #
-# As process 1 it cannot be killed from inside, so a command can kill all it sees, even `kill -9 -1`.
+# As process 1 no signal from inside can kill it, so a command can kill all it sees, even `kill -9 -1`.
+# And as one whose program its own user cannot read, it is closed: neither its memory nor its pipes can
+# be reached through /proc or ptrace (the kernel's rule for programs that may be run but not read).
 
-readonly channel=/.channel
+readonly channel=/.channel closed=/dev/shm/.loop
+
+if [[ $BASH != "$closed" ]]; then
+    cp "$BASH" "$closed" && chmod 111 "$closed" && exec "$closed" "$channel/loop.sh" "$BASH"
+fi
+rm -f "$closed"
+readonly shell=$1
 
 unset "${!APPTAINER_@}" "${!SINGULARITY_@}" PROMPT_COMMAND PS1 USER_PATH TERM
 LD_LIBRARY_PATH=${LD_LIBRARY_PATH%/.singularity.d/libs}
@@ -75,7 +83,7 @@ while read -r number; do
         # `bash -c` is what gives the command its meaning; the text is read, not passed.
         cd "$folder" || exit
         unset OLDPWD
-        exec "$BASH" -c "eval \"\$(<$channel/$number)\"" bash
+        exec "$shell" -c "eval \"\$(<$channel/$number)\"" bash
     ) </dev/null >"$channel/$number.out" 2>&1 &
     job=$!
     # A signal between these lines is lost on `wait`; the host sends it again until there is an answer.

@@ -31,16 +31,23 @@ def any_left(pids: Iterable[int]) -> bool:
     return any(_runs(pid) for pid in pids)
 
 
-def belonging_to(folder: Path) -> list[int]:
-    """Ids of all processes outside this one that work for the sandboxes below `folder`."""
+def belonging_to(folder: Path, *, session: int | None = None) -> list[int]:
+    """Ids of all processes outside this one that work for the sandboxes below `folder`.
+
+    Also those that share a session with one of them, or belong to `session`: each sandbox has a session of its own, and
+    a helper that was cut off while it started has nothing else that tells.
+    """
     mark = os.fsencode(folder) + b"/"
-    return [pid for pid in _all() if pid != os.getpid() and _mentions(pid, mark)]
+    pids = list(_all())
+    marked = {pid for pid in pids if pid != os.getpid() and _mentions(pid, mark)}
+    sessions = ({_session(pid) for pid in marked} | {session}) - {None, os.getsid(0)}
+    return [pid for pid in pids if pid in marked or (sessions and _session(pid) in sessions)]
 
 
-def end_all(folder: Path, *, seconds: float = 10.0) -> list[int]:
-    """Kill every process that works for the sandboxes below `folder`; returns those still there after `seconds`."""
+def end_all(folder: Path, *, session: int | None = None, seconds: float = 10.0) -> list[int]:
+    """Kill every process that `belonging_to` finds; returns those still there after `seconds`."""
     deadline = time.monotonic() + seconds
-    while pids := belonging_to(folder):
+    while pids := [pid for pid in belonging_to(folder, session=session) if _runs(pid)]:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -79,9 +86,17 @@ def _is_process_one(pid: int) -> bool:
     return False
 
 
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
 def _mentions(pid: int, mark: bytes) -> bool:
-    for name in ("environ", "mountinfo"):
+    # In the environment only where we put it: somebody's working folder stands there too.
+    for name, words in (("environ", b"APPTAINER_CACHEDIR=" + mark), ("mountinfo", mark)):
         with contextlib.suppress(OSError):
-            if mark in Path(f"/proc/{pid}/{name}").read_bytes():
+            if words in Path(f"/proc/{pid}/{name}").read_bytes():
                 return True
     return False

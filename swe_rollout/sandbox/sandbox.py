@@ -58,22 +58,25 @@ class Sandbox:
     def __init__(self, host: SandboxHost, image: Path, *, binds: Sequence[tuple[Path, str]] = ()) -> None:
         """Prepare the folders of a sandbox; `start` brings it up. `binds` are mounted read-only.
 
-        Raises `ImageError` for a damaged image.
+        Raises `ImageError` for a damaged image and `SandboxError` when the scratch folder is full.
         """
         check_sif(image)
         self._host = host
         self._image = image
         self._binds = binds
-        self.folder = host.scratch.new_folder("sandbox")
-        self.layer = self.folder / "layer"
-        self.layer.mkdir(mode=0o755)
-        host.confinement.own(self.layer)
-        self._channel = Channel(
-            self.folder / "channel",
-            environment=host.environment,
-            cwd=host.cwd,
-            process_limit=host.process_limit,
-        )
+        try:
+            self.folder = host.scratch.new_folder("sandbox")
+            self.layer = self.folder / "layer"
+            self.layer.mkdir(mode=0o755)
+            host.confinement.own(self.layer)
+            self._channel = Channel(
+                self.folder / "channel",
+                environment=host.environment,
+                cwd=host.cwd,
+                process_limit=host.process_limit,
+            )
+        except OSError as error:
+            raise SandboxError(f"the scratch folder takes no more sandboxes: {error}") from error
         self._noise = b""
         self._process: subprocess.Popen[bytes] | None = None
         self._pids: Sequence[int] = ()
@@ -106,7 +109,13 @@ class Sandbox:
         self._loop = processes.process_one(self._pids)
         if self._loop is None:
             raise SandboxError(f"the sandbox of {self._image.name} died right after its start")
-        self._channel.attach(process.stdin, process.stdout, loop_pid=self._loop, front_fd=self._front_fd)
+        self._channel.attach(
+            process.stdin,
+            process.stdout,
+            loop_pid=self._loop,
+            front_fd=self._front_fd,
+            front_code=lambda: _code_of(process),
+        )
 
     def run(
         self,
@@ -150,7 +159,7 @@ class Sandbox:
         if self._front_fd is not None:
             os.close(self._front_fd)
         if not self._pids or processes.any_left(self._pids):
-            processes.end_all(self.folder)
+            processes.end_all(self.folder, session=process.pid)
 
     def discard(self) -> None:
         """Close it and remove its layer."""
@@ -206,6 +215,13 @@ def running(
         yield sandbox
     finally:
         sandbox.discard()
+
+
+def _code_of(process: "subprocess.Popen[bytes]") -> int | None:
+    try:
+        return process.wait(CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _last_words(said: bytes) -> str:

@@ -25,7 +25,8 @@ _OPAQUE_MARKS = frozenset({".wh..wh..opq", ".wh..opq"})
 _OPAQUE_XATTRS = frozenset(
     {"trusted.overlay.opaque", "user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.fuseoverlayfs.opaque"}
 )
-_UNREADABLE_XATTRS = ("overlay.redirect", "overlay.metacopy")
+_UNREADABLE_XATTRS = frozenset({"trusted.overlay.redirect", "trusted.overlay.metacopy"})
+"""Set by the kernel alone. Those of the `user.` kind could be set by the agent, and mean nothing to our layers."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def capture(layer: Path, cwd: str, folder: Path) -> Change:
             raise AgentFault("TreeRemoved", f"{cwd} is no longer a folder")
         tree.chmod(0o755)
         (folder / "removed").write_bytes(b"".join(path + b"\0" for path in removed))
+        remove_tree(layer)
     except (OSError, RecursionError) as error:
         if isinstance(error, RecursionError) or error.errno == errno.ENAMETOOLONG:
             raise AgentFault("TreeUnreadable", f"the tree below {cwd} is nested too deeply to be judged") from error
@@ -78,12 +80,12 @@ def _filter(folder: Path, prefix: bytes) -> Iterator[bytes]:
         status = entry.stat(follow_symlinks=False)
         if _stays_behind(entry.name, prefix):
             remove_tree(path)
-        elif entry.name in _OPAQUE_MARKS:
+        elif entry.name in _OPAQUE_MARKS and not stat.S_ISDIR(status.st_mode):
             path.unlink()
         elif stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
             path.unlink()
             yield prefix + name
-        elif entry.name.startswith(_WHITEOUT_PREFIX):
+        elif entry.name.startswith(_WHITEOUT_PREFIX) and not stat.S_ISDIR(status.st_mode):
             path.unlink()
             hidden = entry.name.removeprefix(_WHITEOUT_PREFIX)
             if not _stays_behind(hidden, prefix):
@@ -106,8 +108,8 @@ def _stays_behind(name: str, prefix: bytes) -> bool:
 
 def _is_opaque(folder: Path) -> bool:
     names = os.listxattr(folder, follow_symlinks=False)
-    if any(name.endswith(_UNREADABLE_XATTRS) for name in names):
-        raise ScoringError(f"the sandbox's layer uses overlayfs {names[0]}, which this server does not read")
+    if unreadable := _UNREADABLE_XATTRS.intersection(names):
+        raise ScoringError(f"the sandbox's layer uses overlayfs {min(unreadable)}, which this server does not read")
     return any(name in _OPAQUE_XATTRS for name in names) or any(
         os.path.lexists(folder / mark) for mark in _OPAQUE_MARKS
     )

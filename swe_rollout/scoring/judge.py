@@ -107,8 +107,9 @@ class Judge:
     def _sound(self, result: CommandResult, what: str) -> None:
         """The image is at fault for anything that fails before the change is there."""
         if result.returncode != 0 or result.timed_out:
-            raise ScoringError(f"the image cannot be used to judge: {what}: {_tail(result)}".rstrip(": "))
+            raise ScoringError(f"the image cannot be used to judge: {what}: {_tail(result)}")
 
 
 def _tail(result: CommandResult) -> str:
-    return " / ".join(result.output.strip().splitlines()[-3:])[-500:]
+    said = " / ".join(result.output.strip().splitlines()[-3:])[-500:]
+    return said or ("it took too long" if result.timed_out else f"exit code {result.returncode}")
