@@ -73,7 +73,7 @@ class Server:
 
     def start(self, key: str, turns: Sequence[Turn], *, group: str | None = None, base_url: str | None = None) -> str:
         """Begin a session whose model does `turns`; its id."""
-        key = f"sk-{key}"
+        key = f"sk-{key}".replace(" ", "-")
         self.endpoint.script(key, turns)
         self._groups += 1
         body = {"session_id": key, "group_id": group or f"group-{self._groups}", "mode": "train", "api_key": key}

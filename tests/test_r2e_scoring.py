@@ -346,6 +346,8 @@ def test_real_pytest_endings_in_every_dress(folder: Folder) -> None:
         "whole messages": folder.pytest(CI="1"),
         "quiet": folder.pytest("-q"),
         "verbose": folder.pytest("-vv"),
+        # Other plugins leave out what a subtest is called.
+        "plain pytest": folder.pytest(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
         "skips by name": folder.pytest("--no-fold-skipped"),
         "CRLF": Run(plain.log.replace("\n", "\r\n"), plain.exit_code),
     }

@@ -216,7 +216,7 @@ def test_what_the_endpoint_does(server: Server) -> None:
             assert view["reward"] == (0.0 if status == "completed" else None)
             assert view["exit_code"] == {"completed": 0, "failed": 1, "cancelled": 143}[status]
             assert "\n" not in (view["error"] or "")
-            assert len(server.endpoint.requests[f"sk-endpoint-{name}-{len(turns)}"]) == len(turns)
+            assert len(server.endpoint.requests[f"sk-endpoint-{name}-{len(turns)}".replace(" ", "-")]) == len(turns)
             assert (server.folder(view["session_id"]) / "trajectory.traj.json").exists()
     view = server.play("nobody", [], base_url="http://127.0.0.1:9/agentic_api/")
     assert view["status"] == "failed"

@@ -14,7 +14,7 @@ if [[ $BASH != "$closed" ]]; then
     cp "$BASH" "$closed" && chmod 111 "$closed" && exec "$closed" "$channel/loop.sh" "$BASH"
 fi
 rm -f "$closed"
-readonly shell=$1
+readonly shell=${1:-$BASH}
 
 unset "${!APPTAINER_@}" "${!SINGULARITY_@}" PROMPT_COMMAND PS1 USER_PATH TERM
 LD_LIBRARY_PATH=${LD_LIBRARY_PATH%/.singularity.d/libs}

@@ -99,7 +99,7 @@ def _tiny_image(folder: Path) -> Path:
     programs = [
         Path("/bin/bash"),
         Path("/bin/sh"),
-        *(Path(shutil.which(name) or name) for name in ("mkdir", "mv", "chmod", "ln", "rm")),
+        *(Path(shutil.which(name) or name) for name in ("cp", "mkdir", "mv", "chmod", "ln", "rm")),
     ]
     libraries = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout.split()
     for path in {*programs, *(Path(word) for word in libraries if word.startswith("/") and not word.endswith(":"))}:

@@ -16,7 +16,7 @@ _TITLE = "short test summary info"
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _HEADING = re.compile(rf"[\s=_*#-]*{_TITLE}[\s=_*#:-]*")
 _ENTRY = re.compile(rf"({'|'.join(STATUSES)})[ \t]+(.+)")
-_SUBTEST = re.compile(r"SUB(FAILED|XFAIL)[\[(].*?[\])] ([^\s\[\]()]+::.+)")
+_SUBTEST = re.compile(r"SUB(FAILED|XFAIL)(?:[\[(].*?[\])])? ([^\s\[\]()]+::.+)")
 _FOLDED = re.compile(r"SKIPPED[ \t]+\[\d+\] ")
 _UNITTEST_TOTAL = re.compile(r"FAILED \([a-z ]+=\d+(?:, [a-z ]+=\d+)*\)")
 _PHASE = re.compile(r"at (?:setup|call|teardown) of ")
