@@ -193,13 +193,16 @@ write_output() {
         die "session $session_id has no usable result: $(tail -n 1 "$scratch/why")"
     # From here on the result stands, whatever the trainer signals.
     trap '' TERM INT HUP
-    mv -f -- "$scratch/output" "$RELAX_OUTPUT_JSON" || die "cannot write RELAX_OUTPUT_JSON=$RELAX_OUTPUT_JSON"
+    mv -fT -- "$scratch/output" "$RELAX_OUTPUT_JSON" || die "cannot write RELAX_OUTPUT_JSON=$RELAX_OUTPUT_JSON"
 }
 
 check_environment
 trap stop TERM INT HUP
 trap '[[ -z $scratch ]] || rm -rf -- "$scratch"' EXIT
-scratch=$(mktemp -d -- "$(dirname -- "$RELAX_OUTPUT_JSON")/.agent_client.XXXXXX") || exit 2
+scratch=$(mktemp -d -- "$(dirname -- "$RELAX_OUTPUT_JSON")/.agent_client.XXXXXX" 2>/dev/null) || {
+    say "cannot write beside RELAX_OUTPUT_JSON=$RELAX_OUTPUT_JSON: is its folder there and writable?"
+    exit 2
+}
 make_request
 open_session
 await_end

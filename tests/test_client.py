@@ -219,6 +219,11 @@ def test_all_that_is_missing_is_named_at_once(launch: Launch, tmp_path: Path) ->
         2,
         "agent_client: AGENT_SERVER_URL=server:8765 is not an http:// or https:// address\n",
     )
+    output = tmp_path / "missing" / "output.json"
+    assert launch("http://server:8765", RELAX_OUTPUT_JSON=str(output)).end() == (
+        2,
+        f"agent_client: cannot write beside RELAX_OUTPUT_JSON={output}: is its folder there and writable?\n",
+    )
 
 
 def test_what_the_server_refuses_is_not_tried_again(serve: Serve, launch: Launch) -> None:

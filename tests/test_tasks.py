@@ -47,7 +47,7 @@ def row(number: int, **changes: object) -> dict[str, object]:
     commit = f"{number:040x}"[::-1]
     return {
         "repo_name": "pandas",
-        "docker_image": f"namanjain12/pandas_final:{commit}",
+        "docker_image": f"r2e-images/pandas_final:{commit}",
         "commit_hash": commit,
         "parsed_commit_content": "{}" * 1000,
         "execution_result_content": "{}",
@@ -121,7 +121,7 @@ def test_rows_become_tasks_in_order_and_every_row_is_accounted_for(data: Data) -
     task = loaded.tasks[7]
     assert task.problem_statement == "**Bug 7**\n\nIt breaks."
     assert task.expected == {"TestRun.test_a": "PASSED", "test_b": "FAILED"}
-    assert task.sif == data.sifs / f"namanjain12__pandas_final__{first[7]['commit_hash']}.sif"
+    assert task.sif == data.sifs / f"r2e-images__pandas_final__{first[7]['commit_hash']}.sif"
     assert task.sif.is_file()
     assert (task.repo, task.docker_image) == ("pandas", first[7]["docker_image"])
     assert [task.problem_statement for task in loaded.tasks[300:302]] == [
