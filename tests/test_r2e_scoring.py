@@ -65,7 +65,7 @@ class Folder:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", *arguments],
             cwd=self.root,
-            env={**kept, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+            env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -346,8 +346,8 @@ def test_real_pytest_endings_in_every_dress(folder: Folder) -> None:
         "whole messages": folder.pytest(CI="1"),
         "quiet": folder.pytest("-q"),
         "verbose": folder.pytest("-vv"),
-        # Other plugins leave out what a subtest is called.
-        "plain pytest": folder.pytest(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
+        # Some plugins leave out what a subtest is called.
+        "with plugins": folder.pytest(PYTEST_DISABLE_PLUGIN_AUTOLOAD=""),
         "skips by name": folder.pytest("--no-fold-skipped"),
         "CRLF": Run(plain.log.replace("\n", "\r\n"), plain.exit_code),
     }
