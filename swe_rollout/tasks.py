@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_rollout.errors import StartupError
-from swe_rollout.rows import COLUMNS, FETCH, read_rows
+from swe_rollout.rows import FETCH, RowForm, read_rows
 from swe_rollout.sandbox.images import sif_name
 from swe_rollout.scoring.r2e import parse_expected
 
@@ -84,7 +84,7 @@ def load_tasks(files: Sequence[Path], sif_dir: Path) -> LoadedTasks:
             n_rows += 1
             name = f"{file.name} row {number}"
             try:
-                fields = {column: _text(row, column) for column in COLUMNS}
+                fields = {column: _text(row, column) for column in RowForm.R2E.columns}
                 name = f"{fields['repo_name']}__{fields['commit_hash'][:12]}"
                 if name in tasks:
                     raise ValueError("repeats the id of an earlier row")
@@ -107,7 +107,7 @@ def load_tasks(files: Sequence[Path], sif_dir: Path) -> LoadedTasks:
 
 
 def _text(row: Mapping[str, object], column: str) -> str:
-    value = row[column]
+    value = row.get(column)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{column} is empty or not a text")
     return value

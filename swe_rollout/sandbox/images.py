@@ -14,6 +14,11 @@ def sif_name(docker_image: str) -> str:
     return docker_image.replace("/", "__").replace(":", "__") + ".sif"
 
 
+def official_image(instance_id: str) -> str:
+    """The image that the SWE-bench harness has for an instance: no `__` and no capitals are allowed in its name."""
+    return "swebench/" + f"sweb.eval.x86_64.{instance_id}:latest".lower().replace("__", "_1776_")
+
+
 def check_sif(path: Path) -> None:
     """Raise `ImageError`, naming the file, unless it is a SIF as long as its header says.
 
