@@ -9,6 +9,7 @@ from swe_rollout.errors import AgentFault, ScoringError
 from swe_rollout.sandbox.channel import CommandResult
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
 from swe_rollout.scoring.change import Change
+from swe_rollout.scoring.harness import Harness
 from swe_rollout.scoring.r2e import grade
 from swe_rollout.scoring.verdict import Verdict
 from swe_rollout.tasks import Task
@@ -46,10 +47,11 @@ class Judgement:
 class Judge:
     """Judges changes to tasks in R2E form. Holds no state between two of them."""
 
-    def __init__(self, host: SandboxHost, setup: SetupSection, scoring: ScoringSection) -> None:
+    def __init__(self, host: SandboxHost, setup: SetupSection, scoring: ScoringSection, harness: Harness) -> None:
         self._host = host
         self._setup = setup
         self._scoring = scoring
+        self._harness = harness
 
     def judge(self, task: Task, change: Change, cancellation: Cancellation, *, run_tests: bool) -> Judgement:
         """Lay `change` over the image's tree, make the patch and, with `run_tests`, run the hidden tests.
