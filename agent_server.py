@@ -112,13 +112,11 @@ def log_to_stderr() -> None:
 
 
 def _facts(parts: "Parts") -> str:
+    from swe_rollout.inventory import in_words
     from swe_rollout.session import MODES
 
     tasks = parts.tasks()
-    words = [
-        f"{mode}: {tasks[mode]['rows']} rows, {tasks[mode]['images']} images" if mode in tasks else f"{mode}: no rows"
-        for mode in MODES
-    ]
+    words = [in_words(mode, tasks[mode]) if mode in tasks else f"{mode}: no rows" for mode in MODES]
     slots = ", ".join(f"{name} {pool.capacity}" for name, pool in parts.slots.items())
     return "; ".join([*words, f"slots: {slots}", f"confinement: {parts.confinement}"])
 

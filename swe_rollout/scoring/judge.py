@@ -10,7 +10,7 @@ from swe_rollout.sandbox.channel import CommandResult
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
 from swe_rollout.scoring.change import Change
 from swe_rollout.scoring.harness import Harness
-from swe_rollout.scoring.r2e import grade
+from swe_rollout.scoring.r2e import R2ETests, grade
 from swe_rollout.scoring.verdict import Verdict
 from swe_rollout.tasks import Task
 
@@ -102,8 +102,10 @@ class Judge:
         elif result.elided:
             # What is left out could be the end of the real run, with a forged one behind it.
             verdict = Verdict.zero(f"the hidden tests printed more than {LOG_LIMIT_BYTES >> 20} MB")
+        elif isinstance(task.tests, R2ETests):
+            verdict = grade(result.output, result.returncode, task.tests.expected)
         else:
-            verdict = grade(result.output, result.returncode, task.expected)
+            raise ScoringError(f"{task.id} has no judge")
         return Judgement(patch, verdict, result.raw)
 
     def _sound(self, result: CommandResult, what: str) -> None:
