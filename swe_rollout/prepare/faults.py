@@ -43,7 +43,9 @@ _SEVERAL = re.IGNORECASE
 _NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", _SEVERAL)
 _THROTTLED = re.compile(r"too ?many ?requests|\b429\b|pull rate limit", _SEVERAL)
 _MISSING = re.compile(r"manifest[ _]unknown|name[ _]unknown|\b404\b", _SEVERAL)
-_WRONG_KIND = re.compile(r"no (image found|child with platform|matching manifest)|unsupported (manifest )?media", _SEVERAL)
+_WRONG_KIND = re.compile(
+    r"no (image found|child with platform|matching manifest)|unsupported (manifest )?media", _SEVERAL
+)
 _DENIED = re.compile(r"unauthorized|authentication required|access .*denied|^denied|\b403\b", _SEVERAL | re.MULTILINE)
 _TRANSIENT = re.compile(
     r"\b5\d\d\b|\bEOF\b|connection (reset|refused)|broken pipe|time(d )?out|no such host|temporary failure|"

@@ -78,7 +78,10 @@ class Patience:
 
 
 def persistently(
-    attempt: Callable[[], None], options: BuildOptions, stop: threading.Event, pausing: Callable[[Exception, float], None]
+    attempt: Callable[[], None],
+    options: BuildOptions,
+    stop: threading.Event,
+    pausing: Callable[[Exception, float], None],
 ) -> None:
     """Call `attempt` until it works; `pausing(fault, seconds)` before each pause. Raises its last `BuildFault`."""
     patience = Patience(options)

@@ -9,7 +9,8 @@ from swe_rollout.prepare import children
 from swe_rollout.prepare.faults import Transient
 from swe_rollout.sandbox.images import check_sif
 
-_RUN = "apptainer --silent exec --contain --cleanenv --no-home --no-mount tmp --no-privs --pid".split()
+_RUN = ["apptainer", "--silent", "exec", "--contain", "--cleanenv", "--no-home", "--no-mount", "tmp"]
+_RUN += ["--no-privs", "--pid"]
 _SECONDS = 120.0
 _BLOCK = 1 << 20
 
@@ -21,12 +22,12 @@ def verify(sif: Path, log: Path, stop: threading.Event) -> None:
     try:
         code = children.run([*_RUN, sif, "true"], log, stop, _SECONDS)
     except Transient:
-        raise ImageError(f"image {sif}: `true` does not end in it") from None
+        raise ImageError(f"image {sif}: `true` does not end in it; build it again") from None
     if code != 0:
         with log.open("rb") as file:
             file.seek(begin)
             said = file.read().decode(errors="replace").strip().splitlines()
-        raise ImageError(f"image {sif}: `true` fails in it: {(said or ['nothing said'])[-1][-200:]}")
+        raise ImageError(f"image {sif}: `true` fails in it ({(said or ['nothing said'])[-1][-200:]}); build it again")
 
 
 def sha256(file: Path, stop: threading.Event) -> str:
