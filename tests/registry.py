@@ -1,0 +1,236 @@
+"""A real docker-registry on loopback, images pushed by skopeo, and a proxy in front that fails as it is told."""
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the proxy says instead of the registry."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str = ""
+
+
+THROTTLED = Answer(
+    429,
+    {"Content-Type": "application/json", "Retry-After": "1"},
+    '{"errors":[{"code":"TOOMANYREQUESTS","message":"You have reached your pull rate limit."}]}',
+)
+BROKEN = Answer(500, body="the registry is broken")
+PORTAL = Answer(200, {"Content-Type": "text/html"}, "<html>Please log in to the network</html>")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Half of the registry's answer, then the connection ends."""
+
+
+@dataclass
+class Hold:
+    """The registry's answer, when `release` is set; `reached` is set when a request is there."""
+
+    reached: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
+
+
+Fault = Answer | Cut | Hold
+
+
+class LocalRegistry:
+    """Images are pushed past the proxy; `url` is the proxy."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="swe-rollout-registry-"))
+        self._lock = threading.Lock()
+        self._faults: list[tuple[str, re.Pattern[str], deque[Fault]]] = []
+        self.requests: list[tuple[str, str, Mapping[str, str]]] = []
+        """Method, path and headers of all that came through the proxy."""
+        self._port = _free_port()
+        config = self._folder / "config.yml"
+        config.write_text(
+            json.dumps(
+                {
+                    "version": 0.1,
+                    "log": {"level": "error", "accesslog": {"disabled": True}},
+                    "storage": {"filesystem": {"rootdirectory": str(self._folder / "data")}},
+                    "http": {"addr": f"127.0.0.1:{self._port}"},
+                }
+            )
+        )
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log)
+        self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._proxy.daemon_threads = True
+        threading.Thread(target=self._proxy.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._proxy.server_port}"
+        self._wait()
+
+    def push(self, image: str, trees: Sequence[Path], environment: Sequence[str] = ("PATH=/usr/bin:/bin",)) -> None:
+        """`image` is `name:tag`; each tree is a layer."""
+        with tempfile.TemporaryDirectory(dir=self._folder) as name:
+            folder = Path(name)
+            layers = [self._layer(tree) for tree in trees]
+            diffs = [f"sha256:{layer.stem}" for layer in layers]
+            config = {"architecture": "amd64", "os": "linux", "config": {"Env": list(environment)}}
+            config["rootfs"] = {"type": "layers", "diff_ids": diffs}
+            (folder / "config.json").write_text(json.dumps(config))
+            named = [{"Config": "config.json", "RepoTags": None, "Layers": [layer.name for layer in layers]}]
+            (folder / "manifest.json").write_text(json.dumps(named))
+            archive = folder / "image.tar"
+            subprocess.run(
+                ["tar", "-cf", archive, "-C", folder, "config.json", "manifest.json"]
+                + ["-C", self._folder, *(layer.name for layer in layers)],
+                check=True,
+            )
+            subprocess.run(
+                ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]
+                + [f"docker-archive:{archive}", f"docker://127.0.0.1:{self._port}/{image}"],
+                check=True,
+            )
+
+    def fail(self, method: str, path: str, *faults: Fault) -> None:
+        """The next requests whose path matches the pattern get these, one each."""
+        with self._lock:
+            self._faults.append((method, re.compile(path), deque(faults)))
+
+    def count(self, method: str, path: str) -> int:
+        """Requests so far whose path matches the pattern."""
+        return sum(method == used and re.search(path, wanted) is not None for used, wanted, _ in list(self.requests))
+
+    def close(self) -> None:
+        """End all, remove all."""
+        self._proxy.shutdown()
+        self._proxy.server_close()
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._folder)
+
+    def _layer(self, tree: Path) -> Path:
+        raw = self._folder / "layer"
+        subprocess.run(
+            ["tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]
+            + ["-cf", raw, "-C", tree, "."],
+            check=True,
+        )
+        digest = sha256()
+        with raw.open("rb") as content:
+            while block := content.read(1 << 20):
+                digest.update(block)
+        return raw.rename(self._folder / f"{digest.hexdigest()}.tar")
+
+    def _wait(self) -> None:
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", self._port)).close()
+                return
+            except ConnectionRefusedError:
+                assert self._process.poll() is None, (self._folder / "log").read_text()
+                time.sleep(0.05)
+        raise AssertionError("docker-registry does not listen")
+
+    def _fault(self, method: str, path: str) -> Fault | None:
+        with self._lock:
+            for used, pattern, faults in self._faults:
+                if used == method and faults and pattern.search(path):
+                    return faults.popleft()
+        return None
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                with registry._lock:
+                    registry.requests.append((self.command, self.path, dict(self.headers)))
+                fault = registry._fault(self.command, self.path)
+                if isinstance(fault, Answer):
+                    self._send(fault.status, fault.headers, fault.body.encode())
+                    return
+                if isinstance(fault, Hold):
+                    fault.reached.set()
+                    fault.release.wait()
+                upstream = http.client.HTTPConnection("127.0.0.1", registry._port)
+                upstream.request(self.command, self.path, headers=dict(self.headers))
+                answer = upstream.getresponse()
+                headers = {name: value for name, value in answer.getheaders() if name.lower() not in HOP_HEADERS}
+                self._send(answer.status, headers, answer.read(), cut=isinstance(fault, Cut))
+                upstream.close()
+
+            do_HEAD = do_GET
+
+            def _send(self, status: int, headers: Mapping[str, str], body: bytes, cut: bool = False) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                if "content-length" not in {name.lower() for name in headers}:
+                    self.send_header("Content-Length", str(len(body)))
+                try:
+                    self.end_headers()
+                    if self.command != "HEAD":
+                        self.wfile.write(body[: len(body) // 2] if cut else body)
+                except OSError:
+                    cut = True
+                self.close_connection = self.close_connection or cut
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler
+
+
+def tiny_tree(folder: Path, programs: Sequence[str] = ("bash", "sh", "true", "cat", "ls")) -> Path:
+    """A root with a few programs and their libraries, in the new `folder`."""
+    for name in ("proc", "sys", "dev", "tmp", "etc", "root", "usr", "var"):
+        (folder / name).mkdir(parents=True)
+    paths = [Path(shutil.which(name) or name) for name in programs]
+    libraries = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout.split()
+    for path in {*paths, *(Path(word) for word in libraries if word.startswith("/") and not word.endswith(":"))}:
+        # A root that has real folders where this machine has links.
+        for target in {folder / str(path).lstrip("/"), folder / "bin" / path.name if path in paths else None} - {None}:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+    return folder
+
+
+def small_images(registry: LocalRegistry, base: Path, folder: Path, images: Sequence[str]) -> None:
+    """Push images that share `base` and differ in one file each."""
+    for number, image in enumerate(images):
+        own = folder / f"own-{number}"
+        (own / "etc").mkdir(parents=True)
+        (own / "etc/image").write_text(f"{image}\n" * 500)
+        registry.push(image, [base, own])
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    """Wait for it."""
+    for _ in range(int(seconds / 0.02)):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
