@@ -71,9 +71,11 @@ class SetupSection(_Section):
 
 class ScoringSection(_Section):
     timeout: float = Field(gt=0)
-    """Seconds for the hidden tests."""
+    """Seconds for the hidden tests of a task in R2E form."""
+    swebench_timeout: float = Field(gt=0)
+    """Seconds for those of a task in SWE-bench form."""
     command: str = Field(pattern=r"\S")
-    """Runs the hidden tests, in the task's tree."""
+    """Runs the hidden tests of a task in R2E form, in its tree."""
 
 
 class RolloutConfig(_Section):

@@ -86,6 +86,7 @@ def grade(log: str, exit_code: int, expected: Mapping[str, str]) -> Verdict:
         return Verdict.zero(
             f"the test run printed no summary (exit code {exit_code}); {_last_line(log)}",
             n_expected=len(expected),
+            status="no_results",
         )
     last = endings[-1]
     tests, outside = _results(last, expected)

@@ -1,6 +1,7 @@
 """What a row in SWE-bench form says about its tests. Grading is the harness' own business (`harness.py`)."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -18,6 +19,10 @@ BAKED_SCRIPT = "/run_tests.sh"
 START_MARKER = ">>>>> Start Test Output"
 END_MARKER = ">>>>> End Test Output"
 """Printed by every eval script around its test run (swebench.harness.constants)."""
+_EXIT_MARKER = ">>>>> Test Exit Code"
+_ECHO = re.compile(r"\s*(?:echo|printf)\b")
+_SIGNAL = 128
+"""Exit codes above are those of shells that a signal ended."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,28 @@ def parse_tests(row: Mapping[str, object]) -> SWEBenchTests:
 def has_markers(script: str) -> bool:
     """Whether the log of `script` will say where its test run begins and ends."""
     return START_MARKER in script and END_MARKER in script
+
+
+def doubt(log: str, script: str, exit_code: int) -> str | None:
+    """Why `log` cannot be the one of a sound run of `script` that ended with `exit_code`; None if it can.
+
+    The harness believes the first block between the markers and the first exit code that the log holds, and the code
+    under test writes into the same log: one more end marker would hide what really happened behind it. A script prints
+    each marker once, by `set -x` as it runs the no-op command that holds it; one that it echoes stands there twice, in
+    the trace and in the output. The exit code stands behind the end marker, so a log without it is of a run whose
+    script was ended early, whatever it shows.
+    """
+    for marker in (START_MARKER, END_MARKER, _EXIT_MARKER):
+        lines = [line for line in script.splitlines() if marker in line]
+        most = sum(2 if _ECHO.match(line) else 1 for line in lines)
+        n = log.count(marker)
+        if n > most:
+            return f"the log holds {marker!r} {n} times: something else than the eval script printed it"
+        if lines and not n:
+            return f"the log holds no {marker!r}"
+    if exit_code > _SIGNAL:
+        return f"the eval script did not end by itself: exit code {exit_code}"
+    return None
 
 
 def _text(row: Mapping[str, object], column: str) -> str | None:
