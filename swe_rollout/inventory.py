@@ -59,14 +59,14 @@ def counts(tasks: LoadedTasks) -> dict[str, int]:
 def in_words(mode: Mode, counted: Mapping[str, int]) -> str:
     """One mode's part of the start line; `rows` are those in use. Says nothing of what there is none of."""
     rows = _of(counted["rows"], counted.get("rows_read", counted["rows"]))
-    troubles = {kind: counted.get(f"{kind}_images", 0) for kind in ("missing", "damaged")}
-    images = _of(counted["images"], counted["images"] + sum(troubles.values()))
-    words = f"{mode}: {rows} rows, {images} images"
-    if said := ", ".join(f"{count} {kind}" for kind, count in troubles.items() if count):
-        words += f" ({said})"
-    if bad := counted.get("bad_rows"):
-        words += f", {bad} bad rows"
-    return words
+    lost = {kind: counted.get(f"{kind}_images", 0) for kind in ("missing", "damaged")}
+    images = _of(counted["images"], counted["images"] + sum(lost.values()))
+    return f"{mode}: {rows} rows{_troubles({'bad': counted.get('bad_rows', 0)})}, {images} images{_troubles(lost)}"
+
+
+def _troubles(counted: Mapping[str, int]) -> str:
+    said = ", ".join(f"{count} {kind}" for kind, count in counted.items() if count)
+    return f" ({said})" if said else ""
 
 
 def _of(used: int, total: int) -> str:

@@ -62,9 +62,9 @@ class LoadedTasks:
         """Which images cannot be used, and what to do; "" if all can."""
         causes = []
         if missing := self.missing_images:
-            causes.append(f"{len(missing)} images have no SIF, the first is {missing[0]}")
+            causes.append(f"images without a SIF: {len(missing)}, the first is {missing[0]}")
         if damaged := self.damaged_images:
-            causes.append(f"{len(damaged)} SIFs are damaged, the first: {next(iter(damaged.values()))}")
+            causes.append(f"damaged SIFs: {len(damaged)}, the first: {next(iter(damaged.values()))}")
         return "; ".join([*causes, f"set R2E_SIF_DIR, or {BUILD}"]) if causes else ""
 
     def without(self, refused: Mapping[str, str]) -> "LoadedTasks":
@@ -151,6 +151,6 @@ def _checked(loaded: LoadedTasks) -> LoadedTasks:
         return loaded
     causes = [loaded.lost_images] if loaded.lost_images else []
     if bad := loaded.bad_rows:
-        causes.append(f"{len(bad)} rows cannot be judged, the first is {bad[0].id}: {bad[0].reason}")
+        causes.append(f"rows that cannot be judged: {len(bad)}, the first is {bad[0].id}: {bad[0].reason}")
     files = ", ".join(map(str, loaded.files))
     raise StartupError(f"none of the {loaded.n_rows} rows of {files} can be used: {'; '.join(causes)}")

@@ -108,7 +108,7 @@ def test_a_real_server_starts_serves_and_leaves_nothing(open_folder: Callable[[]
             lines.append(line.split(" ", 1)[1].rstrip())
         size = sif.stat().st_size
         assert lines == [
-            f"WARNING train: 4 of 6 rows left out: 1 images have no SIF, the first is gone:1; 3 SIFs are damaged, the"
+            f"WARNING train: 4 of 6 rows left out: images without a SIF: 1, the first is gone:1; damaged SIFs: 3, the"
             f" first: image {half} is cut short: {half.stat().st_size} bytes of {size}; build it again; {BUILD}",
             f"WARNING train: image {none} is not a SIF file (0 bytes); build it again",
             f"WARNING train: image {page} is not a SIF file (16 bytes); build it again",
@@ -118,8 +118,8 @@ def test_a_real_server_starts_serves_and_leaves_nothing(open_folder: Callable[[]
         assert lines[4].startswith("WARNING eval: rows left out, ")
         assert lines[4].endswith(": unknown__project-1")
         assert (
-            " train: 1 of 6 rows, 1 of 5 images (1 missing, 3 damaged), 1 bad rows;"
-            " eval: 1 of 2 rows, 1 images, 1 bad rows; slots: train 64, eval 64, scoring "
+            " train: 1 of 6 rows (1 bad), 1 of 5 images (1 missing, 3 damaged);"
+            " eval: 1 of 2 rows (1 bad), 1 images; slots: train 64, eval 64, scoring "
         ) in line
         with httpx.Client(base_url=line.split(" on ")[1].split()[0], trust_env=False, timeout=60) as http:
             ready = http.get("/readyz").json()
@@ -169,15 +169,15 @@ def test_damaged_or_useless_data_keeps_the_server_from_starting(open_folder: Cal
     assert said[0] == f"eval: {damaged} is a Git LFS pointer, not the data: {FETCH}{without_eval}"
     assert said[1] == (
         f"train: none of the 1 rows of {pointer.data / TRAIN} can be used: "
-        f"1 images have no SIF, the first is calc:1; {BUILD}"
+        f"images without a SIF: 1, the first is calc:1; {BUILD}"
     )
     sizes = f"{half.stat().st_size} bytes of {sif.stat().st_size}"
     assert said[2] == (
-        f"train: none of the 2 rows of {rows} can be used: 1 images have no SIF, the first is gone:1;"
-        f" 1 SIFs are damaged, the first: image {half} is cut short: {sizes}; build it again; {BUILD}"
+        f"train: none of the 2 rows of {rows} can be used: images without a SIF: 1, the first is gone:1;"
+        f" damaged SIFs: 1, the first: image {half} is cut short: {sizes}; build it again; {BUILD}"
     )
     assert said[3].startswith(
-        f"eval: none of the 2 rows of {unscorable} can be used: 2 rows cannot be judged, the first "
+        f"eval: none of the 2 rows of {unscorable} can be used: rows that cannot be judged: 2, the first "
     )
     assert "pallets__flask-1: the row carries no eval_script " in said[3]
     assert said[3].endswith(without_eval)

@@ -245,15 +245,18 @@ def test_data_that_cannot_be_used_keeps_the_server_from_starting(data: Data) -> 
     bad = [row(n, expected_output_json="[]") for n in range(3)]
     message = loading_error(data, data.write("bad.parquet", bad))
     assert "none of the 3 rows" in message
-    assert "3 rows cannot be judged, the first is pandas__000000000000: expected_output_json is not a JSON" in message
+    assert (
+        "rows that cannot be judged: 3, the first is pandas__000000000000: expected_output_json is not a JSON"
+        in message
+    )
     unbuilt = data.write("unbuilt.parquet", [row(90), row(91), bad[0]], sif=False)
     damaged = data.build(str(row(91)["docker_image"]))
     damaged.write_bytes(SIF[:150])
     message = loading_error(data, unbuilt)
-    assert f"1 images have no SIF, the first is {row(90)['docker_image']}; " in message
-    assert f"1 SIFs are damaged, the first: image {damaged} is cut short: 150 bytes of 200; build it again; " in message
+    assert f"images without a SIF: 1, the first is {row(90)['docker_image']}; " in message
+    assert f"damaged SIFs: 1, the first: image {damaged} is cut short: 150 bytes of 200; build it again; " in message
     assert "set R2E_SIF_DIR, or `bash setup_r2e_data_and_sifs.sh` builds what is missing or damaged; " in message
-    assert "1 rows cannot be judged" in message
+    assert "rows that cannot be judged: 1" in message
 
     assert find_files(data.root, "data/train-*.parquet") == []
     with pytest.raises(StartupError, match="must be relative to R2E_DATA_PATH"):
@@ -294,7 +297,7 @@ def test_rows_in_swebench_form_become_tasks(data: Data) -> None:
     assert reasons["Pallets__flask-1"] == "repeats the id of an earlier row"
     assert "carries no eval_script" in reasons["Pallets__flask-7"]
     message = loading_error(data, classic)
-    assert "2 rows cannot be judged, the first is Pallets__flask-6: " in message
+    assert "rows that cannot be judged: 2, the first is Pallets__flask-6: " in message
     assert "R2E-Gym/SWE-Bench-Verified" in message
 
     # What the harness refuses is known later.
@@ -303,7 +306,7 @@ def test_rows_in_swebench_form_become_tasks(data: Data) -> None:
     assert left.bad_rows[-1].reason == "no such parser"
     assert left.n_rows == loaded.n_rows == 8
     assert left.n_without_image == loaded.n_without_image == 0
-    with pytest.raises(StartupError, match=r"none of the 8 rows .* can be used: 8 rows cannot be judged"):
+    with pytest.raises(StartupError, match=r"none of the 8 rows .* can be used: rows that cannot be judged: 8"):
         loaded.without({task.id: "no such parser" for task in loaded.tasks})
 
 
