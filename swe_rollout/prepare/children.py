@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from swe_rollout.prepare.faults import Stopped, Transient
@@ -21,11 +21,17 @@ _POLL_SECONDS = 0.1
 
 
 def run(
-    argv: Sequence[str | Path], log: Path, stop: threading.Event, seconds: float, env: Mapping[str, str] | None = None
+    argv: Sequence[str | Path],
+    log: Path,
+    stop: threading.Event,
+    seconds: float,
+    env: Mapping[str, str] | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> int:
     """Run to the end, output appended to `log`; the exit code.
 
-    Raises `Stopped` when `stop` is set, `Transient` after `seconds`; the whole group is gone then.
+    `look` is called some times a second. Raises `Stopped` when `stop` is set, `Transient` after `seconds`, and what
+    `look` raises; the whole group is gone then.
     """
     # The thread that starts a child must outlive it: PDEATHSIG is about threads.
     with log.open("ab") as output:
@@ -44,6 +50,7 @@ def run(
                 return child.wait(_POLL_SECONDS)
             if stop.is_set():
                 raise Stopped
+            look()
             if time.monotonic() > deadline:
                 raise Transient(f"ended after {seconds:.0f} s: {argv[0]} {argv[1]}")
     finally:
