@@ -30,9 +30,9 @@ _Template = Annotated[str, AfterValidator(_template)]
 
 class DataConfig(_Section):
     train: str
-    """Pattern of the parquet files for training, below R2E_DATA_PATH."""
+    """Pattern of the parquet files for training, below R2E_DATA_PATH; empty: no train sessions."""
     eval: str
-    """Pattern of the parquet files for evaluation, below R2E_DATA_PATH."""
+    """Pattern of the parquet files for evaluation, below R2E_DATA_PATH; empty: no eval sessions."""
 
 
 class AgentSection(_Section):
