@@ -39,6 +39,12 @@ class Harness:
         self._worker: WorkerProcess | None = None
         self._closed = False
 
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id; None while there is none."""
+        worker = self._worker
+        return worker.pid if worker else None
+
     def ungradable(self, tests: Iterable[SWEBenchTests]) -> dict[str, str]:
         """Why the harness cannot grade a row, by instance id; rows it can grade are not there.
 

@@ -62,13 +62,13 @@ class SWEBenchJudge:
         tree.must("git rev-parse --verify HEAD", "git cannot read the tree")
         if tests.base_commit:
             tree.must(f"git cat-file -e {shlex.quote(tests.base_commit)}", f"it has no commit {tests.base_commit}")
+        tree.prepare()
         text = tests.eval_script
         if text is None:
             baked = tree.must(f"cat {BAKED_SCRIPT}", f"it bakes no {BAKED_SCRIPT}")
             text = baked.raw.decode("utf-8", "surrogateescape")
             if not has_markers(text):
                 raise ScoringError(f"the image cannot be used to judge: its {BAKED_SCRIPT} does not mark its test run")
-        tree.prepare()
         return self.harness.script(tests, text, tree.cancellation)
 
     def _test(self, tree: FreshTree, tests: SWEBenchTests, patch: bytes, script: str) -> Judgement:
