@@ -54,6 +54,13 @@ class Hold:
 Fault = Answer | Cut | Hold
 
 
+class _Proxy(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """Clients that are killed break their connections."""
+
+
 class LocalRegistry:
     """Images are pushed past the proxy; `url` is the proxy."""
 
@@ -77,8 +84,7 @@ class LocalRegistry:
         )
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log)
-        self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._proxy.daemon_threads = True
+        self._proxy = _Proxy(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._proxy.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._proxy.server_port}"
         self._wait()
@@ -95,16 +101,11 @@ class LocalRegistry:
             named = [{"Config": "config.json", "RepoTags": None, "Layers": [layer.name for layer in layers]}]
             (folder / "manifest.json").write_text(json.dumps(named))
             archive = folder / "image.tar"
-            subprocess.run(
-                ["tar", "-cf", archive, "-C", folder, "config.json", "manifest.json"]
-                + ["-C", self._folder, *(layer.name for layer in layers)],
-                check=True,
-            )
-            subprocess.run(
-                ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]
-                + [f"docker-archive:{archive}", f"docker://127.0.0.1:{self._port}/{image}"],
-                check=True,
-            )
+            tar: list[str | Path] = ["tar", "-cf", archive, "-C", folder, "config.json", "manifest.json"]
+            subprocess.run([*tar, "-C", self._folder, *(layer.name for layer in layers)], check=True)
+            copy = ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]
+            target = f"docker://127.0.0.1:{self._port}/{image}"
+            subprocess.run([*copy, f"docker-archive:{archive}", target], check=True)
 
     def fail(self, method: str, path: str, *faults: Fault) -> None:
         """The next requests whose path matches the pattern get these, one each."""
@@ -114,6 +115,12 @@ class LocalRegistry:
     def count(self, method: str, path: str) -> int:
         """Requests so far whose path matches the pattern."""
         return sum(method == used and re.search(path, wanted) is not None for used, wanted, _ in list(self.requests))
+
+    def reset(self) -> None:
+        """No faults, no requests."""
+        with self._lock:
+            self._faults.clear()
+            self.requests.clear()
 
     def close(self) -> None:
         """End all, remove all."""
@@ -125,11 +132,8 @@ class LocalRegistry:
 
     def _layer(self, tree: Path) -> Path:
         raw = self._folder / "layer"
-        subprocess.run(
-            ["tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]
-            + ["-cf", raw, "-C", tree, "."],
-            check=True,
-        )
+        tar = ["tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]
+        subprocess.run([*tar, "-cf", raw, "-C", tree, "."], check=True)
         digest = sha256()
         with raw.open("rb") as content:
             while block := content.read(1 << 20):
@@ -176,7 +180,8 @@ class LocalRegistry:
                 self._send(answer.status, headers, answer.read(), cut=isinstance(fault, Cut))
                 upstream.close()
 
-            do_HEAD = do_GET
+            def do_HEAD(self) -> None:
+                self.do_GET()
 
             def _send(self, status: int, headers: Mapping[str, str], body: bytes, cut: bool = False) -> None:
                 self.send_response(status)
