@@ -248,8 +248,9 @@ def test_damaged_sifs_are_noticed_and_built_again_while_good_ones_stay(folder: F
 def test_a_build_that_is_killed_half_way_leaves_no_process_and_is_taken_up_again(folder: Folder) -> None:
     first, held, *_ = IMAGES
     hold = Hold()
+    assert folder.build([first]).n_built == 1
     folder.registry.fail("GET", "/v2/team/project_two/blobs/", hold)
-    victim = folder.start(max_jobs=1)
+    victim = folder.start([first, held])
     try:
         assert hold.reached.wait(60)
         until(lambda: len(running_below(folder.path)) > 1, "apptainer runs")

@@ -125,6 +125,8 @@ class Builder:
         except ValueError as error:
             raise BuildFault(str(error)) from None
         digest = self._registry.digest(reference)
+        if self._stop.is_set():
+            raise Stopped
         try:
             self._apptainer(reference.at(digest), reference.insecure, unfinished, self._places.log(image))
             try:
