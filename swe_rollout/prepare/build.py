@@ -42,6 +42,9 @@ class Places:
     unfinished: Path
     """SIFs being written; on the disk of `sif_dir`."""
     unpacked: Path
+    """Apptainer's temporary files."""
+    cache: Path
+    """Layers."""
 
     def sif(self, image: str) -> Path:
         """The finished SIF of `image`."""

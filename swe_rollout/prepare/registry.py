@@ -58,7 +58,12 @@ def locate(image: str, mirror: str | None = None) -> Reference:
     host, path = (head, rest) if slash and re.search(r"[.:]|^localhost$", head) else (_DOCKER_HUB, image)
     name, colon, tag = path.rpartition(":")
     name, tag = (name, tag) if colon else (path, "latest")
-    if not re.fullmatch(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*", name) or not re.fullmatch(r"\w[\w.-]*", tag):
+    host_fits = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?", host)
+    if (
+        not host_fits
+        or not re.fullmatch(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*", name)
+        or not re.fullmatch(r"\w[\w.-]*", tag)
+    ):
         raise ValueError(f"{image!r} is not the name of an image")
     if host != _DOCKER_HUB:
         return Reference(host, name, tag, insecure=False)
