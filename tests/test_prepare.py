@@ -335,6 +335,9 @@ def test_only_what_is_asked_for(built: SetupScript) -> None:
         code, said = built.run(*flags)
         assert code == 2, said
         assert words in said.splitlines()[-1]
+    code, said = built.run(R2E_SETUP_JOBS="3")
+    assert code == 2
+    assert "R2E_SETUP_JOBS is no variable of this program; there are: R2E_SETUP_ATTEMPTS, " in said
     ids.write_text(f"{id_of(PANDAS[2])}\npandas__000000000000\nnobody__1\n")
     code, said = built.run("--ids", "ids.txt")
     assert code == 2
