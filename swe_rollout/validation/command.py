@@ -13,7 +13,7 @@ from swe_rollout.errors import Cancelled
 from swe_rollout.session import MODES
 from swe_rollout.settings import Parser, Settings, add_flags, settings_from
 from swe_rollout.validation.flow import Plan, validate
-from swe_rollout.validation.rescore import rescore
+from swe_rollout.validation.rescore import find_sessions, rescore
 from swe_rollout.validation.stopping import Stopping
 
 _SETTINGS = (
@@ -66,10 +66,7 @@ def run_validate(argv: Sequence[str]) -> int:
     folder = (output or settings.work_dir / "validation").expanduser().absolute()
     plan = Plan(folder, ids, limit, repeat, again)
 
-    def work(shop: Workshop, console: Console, cancellation: Cancellation) -> int:
-        return 0 if validate(shop, plan, console, cancellation).all_valid else 1
-
-    return _run(settings, work)
+    return _run(settings, lambda shop, console, cancellation: validate(shop, plan, console, cancellation).all_valid)
 
 
 def run_rescore(argv: Sequence[str]) -> int:
@@ -80,10 +77,13 @@ def run_rescore(argv: Sequence[str]) -> int:
     )
     given = vars(parser.parse_args(argv))
     folders = given.pop("folders")
-    return _run(settings_from(given), lambda shop, console, stop: rescore(shop, folders, console, stop))
+    settings = settings_from(given)
+    sessions = find_sessions(folders)
+    return _run(settings, lambda shop, console, cancellation: rescore(shop, sessions, console, cancellation))
 
 
-def _run(settings: Settings, work: Callable[[Workshop, Console, Cancellation], int]) -> int:
+def _run(settings: Settings, work: Callable[[Workshop, Console, Cancellation], bool]) -> int:
+    """The exit code of a command whose `work` tells whether all is well."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120
@@ -92,7 +92,7 @@ def _run(settings: Settings, work: Callable[[Workshop, Console, Cancellation], i
         cancellation = Cancellation()
         stopping = Stopping(cancellation)
         try:
-            return work(shop, console, cancellation)
+            return 0 if work(shop, console, cancellation) else 1
         except Cancelled:
             console.print("stopped; run the same command to go on")
             return stopping.exit_code or 1

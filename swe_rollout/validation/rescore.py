@@ -42,13 +42,24 @@ class Rescored:
         return self.reward != self.stored.reward
 
 
-def rescore(shop: Workshop, folders: Sequence[Path], console: Console, cancellation: Cancellation) -> int:
-    """Judge every judged session below `folders` again and print what changed; the exit code.
+def find_sessions(folders: Iterable[Path]) -> list[Path]:
+    """The folders of sessions among and below `folders`. Raises `StartupError` if there is none."""
+    found: dict[Path, None] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise StartupError(f"{folder}: no such folder")
+        found |= dict.fromkeys(file.parent.resolve() for file in sorted(folder.rglob(TASK)))
+    if not found:
+        raise StartupError(f"no session below {', '.join(map(str, folders))}: there is no {TASK}")
+    return list(found)
 
-    Raises `StartupError` if there is no session, and `Cancelled`.
+
+def rescore(shop: Workshop, sessions: Sequence[Path], console: Console, cancellation: Cancellation) -> bool:
+    """Judge those of `sessions` again that were judged, and print what changed; whether nothing did.
+
+    Raises `Cancelled`.
     """
-    found = _find(folders)
-    stored = [session for session in map(_read, found) if session is not None]
+    stored = [session for session in map(_read, sessions) if session is not None]
     tasks: dict[tuple[str, str], Task] = {
         (mode, task.id): task for mode, loaded in shop.loaded.items() for task in loaded.tasks
     }
@@ -71,12 +82,12 @@ def rescore(shop: Workshop, folders: Sequence[Path], console: Console, cancellat
     n_failed = sum(one.reward is None for one in news)
     console.print(
         Text(
-            f"{len(found)} sessions: {len(stored) - len(news)} as before, {len(news) - n_failed} changed, "
-            f"{n_failed} could not be judged, {len(found) - len(stored)} skipped (never judged)"
+            f"{len(sessions)} sessions: {len(stored) - len(news)} as before, {len(news) - n_failed} changed, "
+            f"{n_failed} could not be judged, {len(sessions) - len(stored)} skipped (never judged)"
         ),
         soft_wrap=True,
     )
-    return 1 if news else 0
+    return not news
 
 
 def _judge(
@@ -93,17 +104,6 @@ def _judge(
         return Rescored(session, None, one_line(f"{type(error).__name__}: {error}"))
     assert verdict is not None
     return Rescored(session, verdict.reward, one_line(verdict.reason))
-
-
-def _find(folders: Iterable[Path]) -> list[Path]:
-    found: dict[Path, None] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise StartupError(f"{folder}: no such folder")
-        found |= dict.fromkeys(file.parent.resolve() for file in sorted(folder.rglob(TASK)))
-    if not found:
-        raise StartupError(f"no session below {', '.join(map(str, folders))}: there is no {TASK}")
-    return list(found)
 
 
 def _read(folder: Path) -> Stored | None:
