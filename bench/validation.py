@@ -13,11 +13,11 @@ from data.rows import write_parquet
 from swe_rollout.assembly import open_workshop
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import StartupError
-from swe_rollout.settings import Settings
+from swe_rollout.settings import settings_from
 from swe_rollout.validation.flow import Plan, Report, validate
 
 _PARQUET = "R2E-Gym-Subset/data/train-00000-of-00001.parquet"
-_COPIES = 3
+_COPIES = 2
 """Rows made of each sample task: the figure should not hang on how the last ones happen to share the cores."""
 
 
@@ -50,13 +50,15 @@ def measure_validation(samples: Path, folder: Path, *, judges: int = 4) -> Throu
 
 
 def _run(samples: Path, folder: Path, judges: int) -> Report:
-    settings = Settings(
-        R2E_DATA_PATH=folder / "data",
-        R2E_SIF_DIR=samples / "sifs",
-        work_dir=folder / "work",
-        tmp_dir=folder / "tmp",
-        reward_concurrency=judges,
-        train_concurrency=judges,
+    settings = settings_from(
+        {
+            "r2e_data_path": folder / "data",
+            "r2e_sif_dir": samples / "sifs",
+            "work_dir": folder / "work",
+            "tmp_dir": folder / "tmp",
+            "reward_concurrency": judges,
+            "train_concurrency": judges,
+        }
     )
     shop = open_workshop(settings)
     said = io.StringIO()
