@@ -235,7 +235,7 @@ def test_killed_in_the_midst_then_run_again(hub: Hub, built: SetupScript) -> Non
     held = Hold()
     hub.fail("GET", "/cdn/", held)
     process = built.start(R2E_EVAL_DATASET="")
-    assert held.reached.wait(60)
+    assert held.reached.wait(200)
     below = children_of(process.pid)
     assert below
 
@@ -256,11 +256,11 @@ def test_stopped_by_a_signal(hub: Hub, script: SetupScript, number: signal.Signa
     held = Hold()
     hub.fail("GET", "/cdn/", held)
     process = script.start()
-    assert held.reached.wait(60)
+    assert held.reached.wait(200)
     below = children_of(process.pid)
 
     process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=200)
 
     assert process.returncode == code
     assert said.endswith("setup_r2e_data_and_sifs.sh: stopped; run the same command to go on\n")
@@ -273,10 +273,10 @@ def test_stopped_while_the_hub_does_not_answer(hub: Hub, script: SetupScript) ->
     held = Hold()
     hub.fail("GET", "/revision/", held)
     process = script.start()
-    assert held.reached.wait(60)
+    assert held.reached.wait(200)
 
     process.terminate()
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=200)
 
     assert process.returncode == 143, said
     held.release.set()
@@ -286,7 +286,7 @@ def test_two_runs_share_the_work(hub: Hub, built: SetupScript) -> None:
     held = Hold()
     hub.fail("GET", "/cdn/", held)
     first = built.start(R2E_EVAL_DATASET="")
-    assert held.reached.wait(60)
+    assert held.reached.wait(200)
     second = built.start(R2E_EVAL_DATASET="")
     assert second.stdout is not None
     begun = ""
@@ -295,7 +295,7 @@ def test_two_runs_share_the_work(hub: Hub, built: SetupScript) -> None:
         assert line, begun
     held.release.set()
 
-    ends = [process.communicate(timeout=100)[0] for process in (first, second)]
+    ends = [process.communicate(timeout=200)[0] for process in (first, second)]
 
     assert (first.returncode, second.returncode) == (0, 0), ends
     assert fetched(built) == without_readme(TRAIN)
