@@ -1,21 +1,19 @@
-"""A real docker-registry on loopback, images pushed by skopeo, and a proxy in front that fails as it is told."""
+"""A real registry on loopback with a proxy in front that fails as it is told."""
 
 import http.client
-import json
 import re
 import shutil
-import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from bench.registry import Registry
 
 HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
 
@@ -54,57 +52,25 @@ class Hold:
 Fault = Answer | Cut | Hold
 
 
-class LocalRegistry:
+class _Proxy(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """Clients that are killed break their connections."""
+
+
+class LocalRegistry(Registry):
     """Images are pushed past the proxy; `url` is the proxy."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="swe-rollout-registry-"))
+        super().__init__()
         self._lock = threading.Lock()
         self._faults: list[tuple[str, re.Pattern[str], deque[Fault]]] = []
         self.requests: list[tuple[str, str, Mapping[str, str]]] = []
         """Method, path and headers of all that came through the proxy."""
-        self._port = _free_port()
-        config = self._folder / "config.yml"
-        config.write_text(
-            json.dumps(
-                {
-                    "version": 0.1,
-                    "log": {"level": "error", "accesslog": {"disabled": True}},
-                    "storage": {"filesystem": {"rootdirectory": str(self._folder / "data")}},
-                    "http": {"addr": f"127.0.0.1:{self._port}"},
-                }
-            )
-        )
-        with (self._folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log)
-        self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._proxy.daemon_threads = True
+        self._proxy = _Proxy(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._proxy.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._proxy.server_port}"
-        self._wait()
-
-    def push(self, image: str, trees: Sequence[Path], environment: Sequence[str] = ("PATH=/usr/bin:/bin",)) -> None:
-        """`image` is `name:tag`; each tree is a layer."""
-        with tempfile.TemporaryDirectory(dir=self._folder) as name:
-            folder = Path(name)
-            layers = [self._layer(tree) for tree in trees]
-            diffs = [f"sha256:{layer.stem}" for layer in layers]
-            config = {"architecture": "amd64", "os": "linux", "config": {"Env": list(environment)}}
-            config["rootfs"] = {"type": "layers", "diff_ids": diffs}
-            (folder / "config.json").write_text(json.dumps(config))
-            named = [{"Config": "config.json", "RepoTags": None, "Layers": [layer.name for layer in layers]}]
-            (folder / "manifest.json").write_text(json.dumps(named))
-            archive = folder / "image.tar"
-            subprocess.run(
-                ["tar", "-cf", archive, "-C", folder, "config.json", "manifest.json"]
-                + ["-C", self._folder, *(layer.name for layer in layers)],
-                check=True,
-            )
-            subprocess.run(
-                ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]
-                + [f"docker-archive:{archive}", f"docker://127.0.0.1:{self._port}/{image}"],
-                check=True,
-            )
 
     def fail(self, method: str, path: str, *faults: Fault) -> None:
         """The next requests whose path matches the pattern get these, one each."""
@@ -115,36 +81,17 @@ class LocalRegistry:
         """Requests so far whose path matches the pattern."""
         return sum(method == used and re.search(path, wanted) is not None for used, wanted, _ in list(self.requests))
 
+    def reset(self) -> None:
+        """No faults, no requests."""
+        with self._lock:
+            self._faults.clear()
+            self.requests.clear()
+
     def close(self) -> None:
         """End all, remove all."""
         self._proxy.shutdown()
         self._proxy.server_close()
-        self._process.kill()
-        self._process.wait()
-        shutil.rmtree(self._folder)
-
-    def _layer(self, tree: Path) -> Path:
-        raw = self._folder / "layer"
-        subprocess.run(
-            ["tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]
-            + ["-cf", raw, "-C", tree, "."],
-            check=True,
-        )
-        digest = sha256()
-        with raw.open("rb") as content:
-            while block := content.read(1 << 20):
-                digest.update(block)
-        return raw.rename(self._folder / f"{digest.hexdigest()}.tar")
-
-    def _wait(self) -> None:
-        for _ in range(600):
-            try:
-                socket.create_connection(("127.0.0.1", self._port)).close()
-                return
-            except ConnectionRefusedError:
-                assert self._process.poll() is None, (self._folder / "log").read_text()
-                time.sleep(0.05)
-        raise AssertionError("docker-registry does not listen")
+        super().close()
 
     def _fault(self, method: str, path: str) -> Fault | None:
         with self._lock:
@@ -169,14 +116,15 @@ class LocalRegistry:
                 if isinstance(fault, Hold):
                     fault.reached.set()
                     fault.release.wait()
-                upstream = http.client.HTTPConnection("127.0.0.1", registry._port)
+                upstream = http.client.HTTPConnection("127.0.0.1", registry.port)
                 upstream.request(self.command, self.path, headers=dict(self.headers))
                 answer = upstream.getresponse()
                 headers = {name: value for name, value in answer.getheaders() if name.lower() not in HOP_HEADERS}
                 self._send(answer.status, headers, answer.read(), cut=isinstance(fault, Cut))
                 upstream.close()
 
-            do_HEAD = do_GET
+            def do_HEAD(self) -> None:
+                self.do_GET()
 
             def _send(self, status: int, headers: Mapping[str, str], body: bytes, cut: bool = False) -> None:
                 self.send_response(status)
@@ -228,9 +176,3 @@ def until(true: Callable[[], bool], what: str, seconds: float = 60) -> None:
             return
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {what}")
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -42,6 +42,9 @@ class Places:
     unfinished: Path
     """SIFs being written; on the disk of `sif_dir`."""
     unpacked: Path
+    """Apptainer's temporary files."""
+    cache: Path
+    """Layers."""
 
     def sif(self, image: str) -> Path:
         """The finished SIF of `image`."""
@@ -125,6 +128,8 @@ class Builder:
         except ValueError as error:
             raise BuildFault(str(error)) from None
         digest = self._registry.digest(reference)
+        if self._stop.is_set():
+            raise Stopped
         try:
             self._apptainer(reference.at(digest), reference.insecure, unfinished, self._places.log(image))
             try:

@@ -1,6 +1,7 @@
 """Threads that work through images, a few at once."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -41,8 +42,9 @@ class Crew:
             self._stop.set()
             raise
         finally:
+            deadline = time.monotonic() + _GOODBYE_SECONDS
             for thread in self._threads:
-                thread.join(_GOODBYE_SECONDS)
+                thread.join(max(0.0, deadline - time.monotonic()))
         if self._error is not None:
             raise self._error
 

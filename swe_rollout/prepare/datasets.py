@@ -24,7 +24,12 @@ from swe_rollout.rows import FETCH
 _DAY = 24 * 3600.0
 _STALLED_SECONDS = 900.0
 """`hf` waits as long as the hub's Retry-After asks it to, five minutes at most; some of its requests wait for ever."""
-_HF = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+_HF = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_UPDATE_CHECK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "NO_COLOR": "1",
+}
 _NO_USE = re.compile(r"No space left|Disk quota exceeded|Permission denied|Read-only file system|Not a directory")
 
 
@@ -147,7 +152,7 @@ class _Fetching:
         # Of the files that are there, hf asks nothing.
         argv = ["hf", "download", source.dataset, "--repo-type", "dataset", "--revision", listing.commit]
         argv += ["--include", source.pattern, "--local-dir", str(self._folder)]
-        self._say(f"{source.mode}: fetching {source}: {len(listing.files)} files, {decimal(total)}")
+        self._say(f"{source.mode}: fetching {source} ({decimal(total)})")
 
         def once() -> None:
             self._log.unlink(missing_ok=True)
@@ -207,8 +212,9 @@ class _Watch:
 
 
 def _fault(code: int, log: Path) -> Exception:
-    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    words = f"hf ended with {code}: {' / '.join(lines[-3:])[-500:] or 'without a word'} (all it said: {log})"
+    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith("Hint:")]
+    words = f"hf ended with {code}: {' / '.join(lines[-2:])[-500:] or 'without a word'} (all it said: {log})"
     if _NO_USE.search(words):
         return StartupError(words)
     if wish := re.search(r"[Rr]etry after (\d+) seconds", words):

@@ -17,7 +17,8 @@ def check_room(n_missing: int, mean_size: float | None, sif_dir: Path, tmp_dir: 
     if n_missing and need + min_free > free:
         raise StartupError(
             f"not enough room in {sif_dir}: {n_missing} SIFs need about {gb(need)} ({gb(each)} each) and "
-            f"{gb(min_free)} must stay free, but only {gb(free)} are free: take fewer with --limit or --repos, or another R2E_SIF_DIR"
+            f"{gb(min_free)} must stay free, but only {gb(free)} are free: "
+            f"take fewer with --limit or --repos, or another R2E_SIF_DIR"
         )
     if n_missing and (short := too_low([tmp_dir], min_free)):
         raise StartupError(f"{short}: free some, or set APPTAINER_TMPDIR to a folder on a larger disk")

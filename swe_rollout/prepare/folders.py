@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ _PREFIX = "sif-run-"
 
 
 class RunFolder:
-    """A new folder in `parent` that lives as long as this process at most; sweeps those of processes that are dead."""
+    """A new folder in `parent`, gone with the block; sweeps those of processes that are dead. Raises OSError."""
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(parents=True, exist_ok=True)
@@ -27,10 +28,20 @@ class RunFolder:
             raise OSError(f"{self.path} was taken by another run")
         self._fd = fd
 
-    def close(self) -> None:
-        """Remove it, with what is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _remove(self.path)
         os.close(self._fd)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        # Images have folders that their owner cannot write to.
+        subprocess.run(["chmod", "-R", "u+rwX", folder], stderr=subprocess.DEVNULL, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_dead(folder: Path) -> None:
@@ -43,7 +54,7 @@ def _remove_dead(folder: Path) -> None:
                 folder.rmdir()
         return
     if fd is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(fd)
 
 
@@ -81,7 +92,7 @@ class LayerCache:
                 self._builds[number] -= 1
                 over = number != self._number and self._builds[number] == 0
             if over:
-                shutil.rmtree(path, ignore_errors=True)
+                _remove(path)
 
 
 def _size(folder: Path) -> int:

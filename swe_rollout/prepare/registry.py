@@ -10,11 +10,12 @@ import ipaddress
 import os
 import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import requests
-from oras.auth import TokenAuth, get_auth_backend
+from oras.auth import get_auth_backend
 from oras.container import Container
 
 from swe_rollout.prepare.faults import BuildFault, MissingImage, Throttled, Transient, denied
@@ -57,7 +58,12 @@ def locate(image: str, mirror: str | None = None) -> Reference:
     host, path = (head, rest) if slash and re.search(r"[.:]|^localhost$", head) else (_DOCKER_HUB, image)
     name, colon, tag = path.rpartition(":")
     name, tag = (name, tag) if colon else (path, "latest")
-    if not re.fullmatch(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*", name) or not re.fullmatch(r"\w[\w.-]*", tag):
+    host_fits = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?", host)
+    if (
+        not host_fits
+        or not re.fullmatch(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*", name)
+        or not re.fullmatch(r"\w[\w.-]*", tag)
+    ):
         raise ValueError(f"{image!r} is not the name of an image")
     if host != _DOCKER_HUB:
         return Reference(host, name, tag, insecure=False)
@@ -83,9 +89,7 @@ class Registry:
         try:
             answer = session.head(url, headers={"Accept": _ACCEPT}, timeout=_TIMEOUT, allow_redirects=True)
             if answer.status_code == 401:
-                headers, changed = _auth(session, reference).authenticate_request(answer, {"Accept": _ACCEPT})
-                if not changed:
-                    raise denied()
+                headers = {"Accept": _ACCEPT, **_login(session, reference, answer)}
                 answer = session.head(url, headers=headers, timeout=_TIMEOUT, allow_redirects=True)
         except (requests.RequestException, ValueError) as error:
             raise Transient(f"{host} cannot be asked: {_words(error)}") from None
@@ -131,17 +135,26 @@ def retry_after(value: str) -> float | None:
     return max(0.0, (when - datetime.datetime.now(when.tzinfo)).total_seconds())
 
 
-def _auth(session: requests.Session, reference: Reference) -> TokenAuth:
-    # A new one each time: tokens are for one repository, and this class keeps its own.
-    auth = get_auth_backend("token", session, reference.insecure)
+def _login(session: requests.Session, reference: Reference, answer: requests.Response) -> Mapping[str, str]:
+    """The header that a 401 asks for. Raises `AccessDenied` if the logins at hand do not get one."""
+    kind = "basic" if answer.headers.get("Www-Authenticate", "").lower().startswith("basic") else "token"
+    # A new one each time: tokens are for one repository, and oras' object keeps its own.
+    auth = get_auth_backend(kind, session, reference.insecure)
     user, password = os.environ.get("APPTAINER_DOCKER_USERNAME"), os.environ.get("APPTAINER_DOCKER_PASSWORD")
     if user and password:
         auth.set_basic_auth(user, password)
-        return auth
-    logins = _LOGINS.expanduser()
-    registry = _LOGIN_NAME.get(reference.host, reference.host)
-    auth.load_configs(Container(reference.name, registry), configs=[str(logins)] if logins.is_file() else None)
-    return auth
+    else:
+        logins = _LOGINS.expanduser()
+        registry = _LOGIN_NAME.get(reference.host, reference.host)
+        auth.load_configs(Container(reference.name, registry), configs=[str(logins)] if logins.is_file() else None)
+    try:
+        headers, changed = auth.authenticate_request(answer, {})
+    except AttributeError:
+        # What oras' basic login does without a login.
+        raise denied() from None
+    if not changed:
+        raise denied()
+    return {"Authorization": headers["Authorization"]}
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,6 +4,7 @@ Any number of runs may work on one folder: each image has a lock, finished SIFs 
 which are good. A run that was killed leaves only what the next one sweeps.
 """
 
+import contextlib
 import os
 import tempfile
 import threading
@@ -30,31 +31,31 @@ def build_sifs(
     Raises `StartupError`, one line, when nothing can be built: the folder cannot be written to, no room on the disk.
     """
     setup = sif_dir / SETUP
-    given = options.tmp_dir or Path(os.environ.get("APPTAINER_TMPDIR") or setup)
-    try:
-        if not sif_dir.exists():
-            sif_dir.mkdir(parents=True)
-            sif_dir.chmod(0o755)
-        for folder in (setup, setup / "locks", setup / "logs"):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        run = RunFolder(setup)
-    except OSError as error:
-        raise StartupError(
-            f"cannot write to {sif_dir}: {error.strerror}; set R2E_SIF_DIR to a folder of yours"
-        ) from None
-    try:
+    given = options.tmp_dir or os.environ.get("APPTAINER_TMPDIR")
+    with contextlib.ExitStack() as claimed:
         try:
-            unpacked = run if given == setup else RunFolder(given)
+            if not sif_dir.exists():
+                sif_dir.mkdir(parents=True)
+                sif_dir.chmod(0o755)
+            for folder in (setup, setup / "locks", setup / "logs"):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            run = claimed.enter_context(RunFolder(setup)).path
         except OSError as error:
-            raise StartupError(f"cannot write to {given}: {error.strerror}; set APPTAINER_TMPDIR to another") from None
-        try:
-            places = Places(sif_dir, setup / "locks", setup / "logs", run.path, unpacked.path)
-            return BuildWork(images, places, options, console, stop).run()
-        finally:
-            if unpacked is not run:
-                unpacked.close()
-    finally:
-        run.close()
+            raise StartupError(f"cannot write to {sif_dir}: {error.strerror}; set R2E_SIF_DIR to another") from None
+        unpacked = _below(given, "APPTAINER_TMPDIR", run, claimed)
+        cache = _below(os.environ.get("APPTAINER_CACHEDIR"), "APPTAINER_CACHEDIR", run, claimed)
+        places = Places(sif_dir, setup / "locks", setup / "logs", run, unpacked, cache)
+        return BuildWork(images, places, options, console, stop).run()
+
+
+def _below(given: Path | str | None, variable: str, default: Path, claimed: contextlib.ExitStack) -> Path:
+    """A folder of the run's own in a folder that the user named."""
+    if not given:
+        return default
+    try:
+        return claimed.enter_context(RunFolder(Path(given))).path
+    except OSError as error:
+        raise StartupError(f"cannot write to {given}: {error.strerror}; set {variable} to another") from None
 
 
 def check_sifs(
@@ -64,7 +65,7 @@ def check_sifs(
     # The SIF folder may be closed to us for writing.
     with tempfile.TemporaryDirectory(prefix="swe-rollout-check-") as name:
         logs = Path(name)
-        return CheckWork(images, Places(sif_dir, logs, logs, logs, logs), options, console, stop).run()
+        return CheckWork(images, Places(sif_dir, logs, logs, logs, logs, logs), options, console, stop).run()
 
 
 def unneeded_sifs(images: Sequence[str], sif_dir: Path) -> list[Path]:

@@ -70,7 +70,7 @@ def obtain(options: Options, console: Console, stopping: Stopping) -> None:
 
 
 def _told(files: dict[str, int]) -> str:
-    return f"{len(files)} wheels ({decimal(sum(files.values()))})"
+    return f"wheels: {len(files)} ({decimal(sum(files.values()))})"
 
 
 def _fault(code: int, log: Path) -> Exception:

@@ -78,7 +78,7 @@ class BuildWork(_Survey):
         self._slots = threading.Semaphore(options.max_jobs)
         self._gate = Gate(options.start_interval, stop)
         self._builder = Builder(
-            options, places, self.manifest, LayerCache(places.unfinished, options.cache_bytes), self._gate, stop
+            options, places, self.manifest, LayerCache(places.cache, options.cache_bytes), self._gate, stop
         )
         self._no_room = ""
 

@@ -23,9 +23,20 @@ class R2EJudge:
 
     def judge(self, tree: FreshTree, tests: R2ETests) -> Judgement:
         """Lay the change at `/.change` over `tree` and run the hidden tests. Raises as `Judge.judge` does."""
-        tree.must(f"test -f {RUNNER} && test -d {HIDDEN_TESTS}", "hidden tests or their runner are missing")
-        tree.prepare()
-        patch = tree.lay_over()
+        _prepare(tree)
+        return self._judge(tree, tests, tree.lay_over())
+
+    def judge_patch(self, tree: FreshTree, tests: R2ETests) -> Judgement:
+        """The same for the patch at `/.change/patch.diff`."""
+        _prepare(tree)
+        return self._judge(tree, tests, tree.put_patch())
+
+    def judge_untouched(self, tree: FreshTree, tests: R2ETests) -> Judgement:
+        """Run the hidden tests on the image's own tree."""
+        _prepare(tree)
+        return self._test(tree, tests, b"")
+
+    def _judge(self, tree: FreshTree, tests: R2ETests, patch: bytes) -> Judgement:
         if not patch:
             return Judgement(patch, Verdict.zero("nothing was changed that git does not ignore", status="no_change"))
         return self._test(tree, tests, patch)
@@ -47,3 +58,8 @@ class R2EJudge:
         else:
             verdict = grade(result.output, result.returncode, tests.expected)
         return Judgement(patch, verdict, result.raw)
+
+
+def _prepare(tree: FreshTree) -> None:
+    tree.must(f"test -f {RUNNER} && test -d {HIDDEN_TESTS}", "hidden tests or their runner are missing")
+    tree.prepare()
