@@ -11,7 +11,7 @@ settle_settings() {
     local name
     # The server, Ray and the agents each run in folders of their own.
     for name in RELAX_DIR MODEL_DIR SAVE_DIR EXP_ROOT AGENT_SERVER_WORK_DIR MINI_SWE_AGENT_VENV R2E_DATA_PATH \
-        R2E_SIF_DIR MODEL_ARGS_FILE AGENT_SERVER_TOKEN_FILE AGENT_CLIENT_TRACE_DIR; do
+        R2E_SIF_DIR MODEL_ARGS_FILE AGENT_SERVER_TOKEN_FILE AGENT_SERVER_VALIDATED AGENT_CLIENT_TRACE_DIR; do
         [[ -z ${!name:-} ]] || printf -v "$name" %s "$(realpath -ms -- "${!name}")"
     done
     : "${MODEL_ARGS_FILE:=$RELAX_DIR/scripts/models/${MODEL_NAME,}.sh}"

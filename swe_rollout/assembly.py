@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swe_rollout.answers import Row, row_of
 from swe_rollout.errors import StartupError
 from swe_rollout.inventory import counts, load_modes
 from swe_rollout.ladder import check_ladder
 from swe_rollout.leases import TaskPool
 from swe_rollout.outcome import Outcome
+from swe_rollout.row_health import TROUBLES, SetAside
 from swe_rollout.session import Mode, Session
 from swe_rollout.settings import Settings, variable_of
 from swe_rollout.slots import Slots
@@ -52,6 +54,20 @@ class Parts:
     def tasks(self) -> dict[Mode, dict[str, int]]:
         """Per mode: how many rows there are, how far they are leased, what was left out."""
         return {mode: {**pool.counts(), **self.data[mode]} for mode, pool in self.pools.items()}
+
+    def rows(self, *, mode: str | None = None, in_trouble: bool = False) -> list[Row]:
+        """What is known of the rows of `mode` or of all; those in the worst trouble, with most failures, first."""
+        rows = [
+            row_of(name, task, state)
+            for name, pool in self.pools.items()
+            if mode in (None, name)
+            for task, state in pool.rows()
+            if state.troubles or not in_trouble
+        ]
+        ranks = {trouble: rank for rank, trouble in enumerate(TROUBLES)}
+        return sorted(
+            rows, key=lambda row: (min(map(ranks.__getitem__, row["trouble"]), default=len(ranks)), -row["failures"])
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +118,7 @@ def open_workshop(settings: Settings) -> Workshop:
     with contextlib.ExitStack() as opened:
         harness = Harness()
         opened.callback(harness.close)
-        loaded = load_modes(config.data, settings.r2e_data_path, settings.r2e_sif_dir, harness)
+        loaded = load_modes(config.data, settings.r2e_data_path, settings.r2e_sif_dir, harness, settings.validated)
         confinement = choose(settings.confinement, settings.sandbox_user)
         check_apptainer()
         for name in ("work_dir", "tmp_dir"):
@@ -149,6 +165,7 @@ def _pools(settings: Settings, loaded: Mapping[Mode, LoadedTasks]) -> dict[Mode,
             group_size=sizes[mode],
             shuffle=settings.shuffle and mode == "train",
             seed=settings.seed,
+            set_aside=SetAside(settings.row_failures, settings.row_pause_seconds),
         )
         for mode, tasks in loaded.items()
     }

@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from swe_rollout.sandbox.images import SifFolder
 from swe_rollout.scoring.swebench import SWEBenchTests
 from swe_rollout.session import Mode
 from swe_rollout.tasks import LoadedTasks, find_files, load_tasks
+from swe_rollout.validated import VALIDATE, Validated, read_manifest
 
 if TYPE_CHECKING:
     from swe_rollout.config import DataConfig
@@ -20,22 +21,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_LEFT_OUT = "left_out_"
 _NAMED = 10
 """Damaged files named one by one; a copy that broke off may have left thousands."""
 
 
-def load_modes(data: "DataConfig", root: Path, sif_dir: Path, harness: "Harness") -> dict[Mode, LoadedTasks]:
+def load_modes(
+    data: "DataConfig", root: Path, sif_dir: Path, harness: "Harness", manifest: Path | None = None
+) -> dict[Mode, LoadedTasks]:
     """The tasks of each mode that is used: its pattern is not empty and files below `root` match it.
 
-    What is left out is logged. Raises `StartupError`, one line that says what to do, if no mode is used and if the data
-    of a used one is damaged or gives no task.
+    With a `manifest`, only those that it calls valid, in the modes that it has any row of.
+
+    What is left out is logged. Raises `StartupError`, one line that says what to do, if no mode is used, if the data of
+    a used one is damaged or gives no task, and for a manifest that cannot be used or knows no mode that is.
     """
     files = _files(data, root)
+    validated = _validated(manifest, files) if manifest else None
     sifs = SifFolder(sif_dir)
     loaded: dict[Mode, LoadedTasks] = {}
     for mode, found in files.items():
         try:
-            loaded[mode] = _gradable(load_tasks(found, sifs), harness)
+            tasks = _gradable(load_tasks(found, sifs), harness)
+            loaded[mode] = validated.sift(mode, tasks) if validated else tasks
         except StartupError as error:
             other = f"; without {mode} sessions the server starts with --config data.{mode}="
             raise StartupError(f"{mode}: {error}{other if len(files) > 1 else ''}") from error
@@ -45,7 +53,11 @@ def load_modes(data: "DataConfig", root: Path, sif_dir: Path, harness: "Harness"
 
 
 def counts(tasks: LoadedTasks) -> dict[str, int]:
-    """rows_read; images with a whole SIF that tasks need; what was left out, and why."""
+    """rows_read; images with a whole SIF that tasks need; what was left out, and why.
+
+    `left_out` are the rows that the manifest does not call valid, `left_out_<why>` those of each kind that there are;
+    `not_validated` are rows in use of a mode that it has nothing of.
+    """
     return {
         "rows_read": tasks.n_rows,
         "images": len({task.sif for task in tasks.tasks}),
@@ -53,6 +65,9 @@ def counts(tasks: LoadedTasks) -> dict[str, int]:
         "damaged_images": len(tasks.damaged_images),
         "rows_without_image": tasks.n_without_image,
         "bad_rows": len(tasks.bad_rows),
+        "left_out": sum(tasks.left_out.values()),
+        "not_validated": tasks.n_unvalidated,
+        **{f"{_LEFT_OUT}{why}": count for why, count in tasks.left_out.items()},
     }
 
 
@@ -61,7 +76,9 @@ def in_words(mode: Mode, counted: Mapping[str, int]) -> str:
     rows = _of(counted["rows"], counted.get("rows_read", counted["rows"]))
     lost = {kind: counted.get(f"{kind}_images", 0) for kind in ("missing", "damaged")}
     images = _of(counted["images"], counted["images"] + sum(lost.values()))
-    return f"{mode}: {rows} rows{_troubles({'bad': counted.get('bad_rows', 0)})}, {images} images{_troubles(lost)}"
+    out = {"bad": counted.get("bad_rows", 0), "not validated": counted.get("not_validated", 0)}
+    out |= {key.removeprefix(_LEFT_OUT): count for key, count in counted.items() if key.startswith(_LEFT_OUT)}
+    return f"{mode}: {rows} rows{_troubles(out)}, {images} images{_troubles(lost)}"
 
 
 def _troubles(counted: Mapping[str, int]) -> str:
@@ -85,6 +102,15 @@ def _files(data: "DataConfig", root: Path) -> dict[Mode, list[Path]]:
     for mode, reason in absent.items():
         log.info("no %s sessions: %s", mode, reason)
     return {mode: files for mode, files in found.items() if files}
+
+
+def _validated(manifest: Path, modes: Iterable[Mode]) -> Validated:
+    validated = read_manifest(manifest)
+    if not any(map(validated.knows, modes)):
+        raise StartupError(
+            f"AGENT_SERVER_VALIDATED={manifest} has no {' or '.join(modes)} row: {VALIDATE}, or start without it"
+        )
+    return validated
 
 
 def _gradable(tasks: LoadedTasks, harness: "Harness") -> LoadedTasks:

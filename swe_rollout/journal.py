@@ -1,4 +1,5 @@
-"""What outlives the server: which sessions there were and how they ended, and how far the rows were given out."""
+"""What outlives the server: which sessions there were and how they ended, how far the rows were given out, and what is
+known of each row."""
 
 import contextlib
 import json
@@ -11,10 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from pydantic import TypeAdapter
+
 from swe_rollout import locks
 from swe_rollout.errors import StartupError
 from swe_rollout.leases import Place
 from swe_rollout.remembered import Remembered, interrupted
+from swe_rollout.row_health import RowHealth
 from swe_rollout.session import Mode, Session
 
 log = logging.getLogger(__name__)
@@ -31,6 +35,13 @@ _SCHEMA = f"""
     PRAGMA application_id = {_APPLICATION};
     PRAGMA user_version = {_VERSION};
 """
+_ADDED = """
+    CREATE TABLE IF NOT EXISTS rows (
+        mode TEXT NOT NULL, task_id TEXT NOT NULL, ended INTEGER NOT NULL, health TEXT NOT NULL,
+        PRIMARY KEY (mode, task_id))
+"""
+"""A journal made before it was kept has the same version: it lacks nothing that cannot be added."""
+_HEALTH = TypeAdapter(RowHealth)
 
 
 class Journal:
@@ -63,6 +74,7 @@ class Journal:
             self._database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):
                 self._database.execute(f"PRAGMA {pragma}")
+            self._database.execute(_ADDED)
         except (OSError, sqlite3.Error) as error:
             os.close(self._owner)
             raise _refused(self.path, f"cannot be used: {error}") from None
@@ -80,6 +92,12 @@ class Journal:
                 log.warning("%s: rows, shuffle or seed have changed since the last start: from the first epoch", mode)
             database.execute("INSERT OR REPLACE INTO places VALUES (?, ?, 0, 0)", (mode, order))
         return Place(0, 0)
+
+    def rows(self, mode: Mode) -> dict[str, RowHealth]:
+        """What is known of the rows of `mode`, by task id, also of those that are gone from the data."""
+        with self._transaction() as database:
+            rows = database.execute("SELECT task_id, health FROM rows WHERE mode = ?", (mode,)).fetchall()
+        return {task_id: _HEALTH.validate_json(health) for task_id, health in rows}
 
     def remembered(self) -> list[Remembered]:
         """The sessions of earlier starts, earliest end first. Those that were open have failed now."""
@@ -112,11 +130,20 @@ class Journal:
             ),
         )
 
-    def ended(self, session: Session) -> None:
-        """`session` has the outcome that it has now."""
+    def ended(self, session: Session, health: RowHealth) -> None:
+        """`session` has the outcome that it has now, and its row is known by `health` from now on."""
         view = json.dumps(session.view(before_it_is_told=True) | {"client_session_id": None})
         end = "UPDATE sessions SET ended_at = ?, view = ? WHERE id = ? AND ended_at IS NULL"
-        self._write(session.id, (end, (self._clock(), view, session.id)))
+        self._write(
+            session.id,
+            (end, (self._clock(), view, session.id)),
+            # Sessions of one row may come here in another order than they ended.
+            (
+                "INSERT INTO rows VALUES (?, ?, ?, ?) ON CONFLICT (mode, task_id) DO UPDATE"
+                " SET ended = excluded.ended, health = excluded.health WHERE ended < excluded.ended",
+                (session.mode, session.task.id, health.ended, _HEALTH.dump_json(health).decode()),
+            ),
+        )
 
     def forget(self, keep: float) -> None:
         """Drop the sessions that ended more than `keep` seconds ago."""

@@ -1,15 +1,20 @@
-"""Which row each group of sessions works on: shuffled epochs, and one row per group."""
+"""Which row each group of sessions works on: shuffled epochs, one row per group, and rows that are set aside."""
 
 import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from swe_rollout.row_health import RowBook, RowHealth, RowState, SetAside
+
 if TYPE_CHECKING:
+    from swe_rollout.outcome import Outcome
     from swe_rollout.tasks import Task
+
+NEVER = SetAside(failures=0, pause_seconds=0.0)
 
 
 class Place(NamedTuple):
@@ -18,7 +23,7 @@ class Place(NamedTuple):
     epoch: int
     """Passes over all rows that are over."""
     position: int
-    """Rows of the current pass that were given to a group."""
+    """Rows of the current pass that have had their turn: given to a group, or skipped as set aside."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +34,18 @@ class Lease:
     place: Place
     """The pool's place right after this lease."""
     group: "_Group" = field(repr=False)
+    news: str = ""
+    """What is to be logged of the row, if anything."""
 
 
 class TaskPool:
     """The rows of one mode, for one start of the server. Thread-safe.
 
     Invariants, under one lock:
-    - within an epoch each row is given to exactly one group, in an order that depends only on the tasks, the
-      seed and the epoch; the place never goes back;
+    - within an epoch each row has one turn, in an order that depends only on the tasks, the seed and the epoch; the
+      place never goes back;
+    - at its turn a row is given to exactly one group, or to none if it is set aside. While all rows would be, none
+      is: a group always gets a row, and which one is tried next does not hang on when each of them failed;
     - the first `group_size` leases of a group id share one row, the next one opens a new group of that id;
     - an open group has had fewer leases than `group_size`. It is forgotten, so that an id that starts anew does
       not meet an old row, when it was given up (one of its sessions was, and none is live), or
@@ -51,9 +60,11 @@ class TaskPool:
         shuffle: bool,
         seed: int,
         group_ttl_seconds: float = 3600.0,
+        set_aside: SetAside = NEVER,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Without `shuffle` every epoch keeps the order of `tasks`. `clock` gives seconds.
+        """Without `shuffle` every epoch keeps the order of `tasks`. `clock` gives seconds, `wall_clock` Unix time.
 
         Raises `ValueError` for no tasks and for a group size below 1.
         """
@@ -68,6 +79,7 @@ class TaskPool:
         self._ttl = group_ttl_seconds
         self._clock = clock
         self._lock = threading.Lock()
+        self._book = RowBook((task.id for task in self._tasks), set_aside, clock=wall_clock)
         self._open: dict[str, _Group] = {}
         """Least recently leased first."""
         self._leased = 0
@@ -76,9 +88,13 @@ class TaskPool:
         """Names the order of the rows: pools with the same one give the same row at the same place."""
         self._begin_epoch(0)
 
-    def resume(self, place: Place) -> None:
-        """Go on at `place` of an earlier pool of the same `order`; before the first lease."""
+    def resume(self, place: Place, known: Mapping[str, RowHealth]) -> None:
+        """Go on at `place` of an earlier pool of the same `order`, with what is `known` of rows by their task ids.
+
+        Call it before the first lease.
+        """
         with self._lock:
+            self._book.restore(known)
             self._begin_epoch(place.epoch)
             self._position = min(place.position, len(self._tasks))
 
@@ -87,29 +103,41 @@ class TaskPool:
         with self._lock:
             now = self._clock()
             self._forget_stale(now)
-            group = self._open.pop(group_id, None) or _Group(group_id, self._next_task(), self._group_size, now)
+            group, news = self._open.pop(group_id, None), ""
+            if group is None:
+                group = _Group(group_id, self._next_task(), self._group_size, now)
+                news = self._book.leased(group.task.id)
             group.left -= 1
             group.live += 1
             group.leased_at = now
             if group.left:
                 self._open[group_id] = group
             self._leased += 1
-            return Lease(group.task, Place(self._epoch, self._position), group)
+            return Lease(group.task, Place(self._epoch, self._position), group, news)
 
-    def end(self, lease: Lease, *, given_up: bool) -> None:
-        """The session of `lease` has ended; `given_up` if it gave the trainer no sample.
+    def end(self, lease: Lease, outcome: "Outcome", timings: Mapping[str, float]) -> tuple[RowHealth, str]:
+        """The session of `lease` has ended; what is known of its row now, and what is to be logged of it, if anything.
 
-        The trainer drops a whole group for that, so what is left of its share will not be asked for.
+        One that has not completed gave the trainer no sample. The trainer drops a whole group for that, so what is left
+        of its share will not be asked for.
         """
         with self._lock:
             group = lease.group
             group.live -= 1
-            group.given_up |= given_up
+            group.given_up |= outcome.status != "completed"
             if group.given_up and not group.live and self._open.get(group.id) is group:
                 del self._open[group.id]
+            return self._book.ended(lease.task.id, outcome, timings)
+
+    def rows(self) -> list[tuple["Task", RowState]]:
+        """All rows as they stand, in the order of the tasks."""
+        with self._lock:
+            states = self._book.states()
+        return [(task, states[task.id]) for task in self._tasks]
 
     def counts(self) -> dict[str, int]:
-        """rows; group_size; leased: sessions served; epoch, from 0; position: its rows given out; open_groups."""
+        """rows; group_size; leased: sessions served; epoch, from 0; position: its rows that have had their turn;
+        open_groups; set_aside and in_trouble: rows, as `RowBook.counts` says."""
         with self._lock:
             self._forget_stale(self._clock())
             return {
@@ -119,13 +147,20 @@ class TaskPool:
                 "epoch": self._epoch,
                 "position": self._position,
                 "open_groups": len(self._open),
+                **self._book.counts(),
             }
 
     def _next_task(self) -> "Task":
-        if self._position == len(self._order):
-            self._begin_epoch(self._epoch + 1)
-        self._position += 1
-        return self._tasks[self._order[self._position - 1]]
+        aside = self._book.aside()
+        if len(aside) == len(self._tasks):
+            aside.clear()
+        while True:
+            if self._position == len(self._order):
+                self._begin_epoch(self._epoch + 1)
+            self._position += 1
+            task = self._tasks[self._order[self._position - 1]]
+            if task.id not in aside:
+                return task
 
     def _begin_epoch(self, epoch: int) -> None:
         self._epoch = epoch

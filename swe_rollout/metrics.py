@@ -34,9 +34,14 @@ class Metrics:
             registry=self._registry,
         )
 
-    def watch(self, counts: Callable[[], Mapping[Mode, Mapping[Status, int]]], slots: Mapping[str, "Slots"]) -> None:
+    def watch(
+        self,
+        counts: Callable[[], Mapping[Mode, Mapping[Status, int]]],
+        slots: Mapping[str, "Slots"],
+        tasks: Callable[[], Mapping[Mode, Mapping[str, int]]],
+    ) -> None:
         """Report these from now on; called once."""
-        self._registry.register(_Now(counts, slots))
+        self._registry.register(_Now(counts, slots, tasks))
 
     def ended(self, session: Session) -> None:
         """Count a session that has ended."""
@@ -52,9 +57,15 @@ class Metrics:
 
 
 class _Now(Collector):
-    def __init__(self, counts: Callable[[], Mapping[Mode, Mapping[Status, int]]], slots: Mapping[str, "Slots"]) -> None:
+    def __init__(
+        self,
+        counts: Callable[[], Mapping[Mode, Mapping[Status, int]]],
+        slots: Mapping[str, "Slots"],
+        tasks: Callable[[], Mapping[Mode, Mapping[str, int]]],
+    ) -> None:
         self._counts = counts
         self._slots = slots
+        self._tasks = tasks
 
     def collect(self) -> Iterable[Metric]:
         open_now = GaugeMetricFamily("swe_rollout_sessions", "Open sessions", labels=["mode", "status"])
@@ -67,4 +78,9 @@ class _Now(Collector):
             slots.add_metric([name, "in_use"], pool.in_use)
             slots.add_metric([name, "waiting"], pool.waiting)
             slots.add_metric([name, "capacity"], pool.capacity)
-        return open_now, ended, slots
+        rows = GaugeMetricFamily("swe_rollout_rows", "Rows, and those that need a look", labels=["mode", "state"])
+        for mode, tasks in self._tasks().items():
+            rows.add_metric([mode, "all"], tasks["rows"])
+            rows.add_metric([mode, "set_aside"], tasks["set_aside"])
+            rows.add_metric([mode, "in_trouble"], tasks["in_trouble"])
+        return open_now, ended, slots, rows

@@ -26,6 +26,8 @@ class Outcome:
     """One line naming the cause, for failed and cancelled sessions."""
     n_calls: int = 0
     """Model calls made."""
+    blames_row: bool = False
+    """Whether a failed session met its fault in the row's image, sandbox, setup or scoring, as the next may too."""
 
     @property
     def exit_code(self) -> int:
@@ -40,8 +42,8 @@ class Outcome:
         return cls("completed", exit_status, submission, reward, reason, None, n_calls)
 
     @classmethod
-    def failed(cls, error: str, *, exit_status: str = "", n_calls: int = 0) -> "Outcome":
-        return cls("failed", exit_status, error=error, n_calls=n_calls)
+    def failed(cls, error: str, *, exit_status: str = "", n_calls: int = 0, blames_row: bool = False) -> "Outcome":
+        return cls("failed", exit_status, error=error, n_calls=n_calls, blames_row=blames_row)
 
     @classmethod
     def cancelled(cls, error: str, *, exit_status: str = "", n_calls: int = 0) -> "Outcome":

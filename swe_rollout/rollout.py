@@ -13,7 +13,7 @@ from swe_rollout.agent import MyAgent
 from swe_rollout.artifacts import SessionFolder
 from swe_rollout.config import RolloutConfig
 from swe_rollout.environment import SandboxEnvironment
-from swe_rollout.errors import AgentFault, Cancelled, InfrastructureError
+from swe_rollout.errors import AgentFault, Cancelled, InfrastructureError, ModelError
 from swe_rollout.model import Chat, RelaxModel
 from swe_rollout.outcome import Outcome
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost
@@ -49,7 +49,9 @@ class Rollout:
         except Cancelled as reason:
             outcome = Outcome.cancelled(str(reason))
         except InfrastructureError as error:
-            outcome = Outcome.failed(f"{type(error).__name__}: {error}")
+            # What goes wrong while a session is given up says nothing of its row.
+            blames_row = not isinstance(error, ModelError) and session.cancellation.reason is None
+            outcome = Outcome.failed(f"{type(error).__name__}: {error}", blames_row=blames_row)
         finally:
             attempt.close()
         cause = None if outcome.error is None else session.without_key(outcome.error)

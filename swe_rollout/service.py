@@ -34,7 +34,7 @@ class Service:
     ) -> None:
         """Goes on where the last server of this `journal` stopped. `jobs` are done every second too."""
         for mode, pool in parts.pools.items():
-            pool.resume(journal.place(mode, pool.order))
+            pool.resume(journal.place(mode, pool.order), journal.rows(mode))
         metrics = Metrics()
         self.sessions = Sessions(
             parts.run,
@@ -45,7 +45,7 @@ class Service:
             journal=journal,
             on_end=metrics.ended,
         )
-        metrics.watch(self.sessions.counts, parts.slots)
+        metrics.watch(self.sessions.counts, parts.slots, parts.tasks)
         self.app: WSGIApplication = create_app(
             self.sessions,
             metrics,

@@ -18,7 +18,7 @@ from swe_rollout.states import MODES, STAGES, Mode, Status
 
 if TYPE_CHECKING:
     from swe_rollout.journal import Journal
-    from swe_rollout.leases import Lease, Place, TaskPool
+    from swe_rollout.leases import Lease, TaskPool
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Sessions:
             self._records.forget(self._clock())
             known = self._records.find("", request.key)
             if known is None:
-                session, place = self._new(request)
+                session, lease = self._new(request)
                 early = self._cancelled_early.take(request.request_id)
         if known is not None:
             if known.request_digest != request.digest():
@@ -96,9 +96,10 @@ class Sessions:
                 )
             known.wait(0.0)
             return known, False
-        self._journal.opened(session, place)
+        self._journal.opened(session, lease.place)
         names = (session.id, session.mode, shown(session.group_id), shown(session.task.id))
         log.info("%s start mode=%s group=%s task=%s", *names)
+        _tell_of_row(session, lease.news)
         if early is not None:
             session.cancel(early)
             self._end(session, Outcome.cancelled(early))
@@ -187,7 +188,7 @@ class Sessions:
             self._end(session, Outcome.cancelled(reason))
         return [session.id for session in late]
 
-    def _new(self, request: SessionRequest) -> "tuple[Session, Place]":
+    def _new(self, request: SessionRequest) -> "tuple[Session, Lease]":
         pool = self._pools.get(request.mode)
         if pool is None:
             raise RequestError(
@@ -209,7 +210,7 @@ class Sessions:
         session = Session(f"ses_{self.epoch}_{next(self._numbers)}", request, lease.task, clock=self._clock)
         self._open[session.id] = session, lease
         self._records.add(session)
-        return session, lease.place
+        return session, lease
 
     def _start(self, session: Session) -> None:
         thread = threading.Thread(target=self._live, args=(session,), name=session.id, daemon=True)
@@ -236,15 +237,23 @@ class Sessions:
             if not session.end(outcome):
                 return
             _, lease = self._open.pop(session.id)
-            self._pools[session.mode].end(lease, given_up=outcome.status != "completed")
+            # As the session tells it, so without the trainer's key.
+            told = session.outcome or outcome
+            health, news = self._pools[session.mode].end(lease, told, session.timings)
             self._records.end(session, self._clock())
             self._totals[session.request.mode, outcome.status] += 1
         try:
-            self._journal.ended(session)
+            self._journal.ended(session, health)
             self._on_end(session)
             log.info("%s end %s", session.id, session.ending())
+            _tell_of_row(session, news)
         finally:
             session.ended.set()
+
+
+def _tell_of_row(session: Session, news: str) -> None:
+    if news:
+        log.warning("%s row %s: %s", session.mode, shown(session.task.id), news)
 
 
 def _unknown() -> RequestError:

@@ -58,6 +58,12 @@ class Settings(BaseSettings):
     config: types.Specs = ()
     """YAML files or key=value settings merged over agent_config.yaml, in order. The flag may be repeated; the
     variable is split as a shell would."""
+    validated: types.File | None = None
+    """What `agent_server.py validate` wrote: only rows that it calls valid are leased, in the modes that it knows."""
+    row_failures: int = Field(5, ge=0)
+    """Infrastructure failures in a row after which a row is set aside; 0 for never."""
+    row_pause_seconds: float = Field(3600.0, ge=0.0, allow_inf_nan=False)
+    """How long a row that is set aside is not leased; then one group tries it again."""
     train_concurrency: int = Field(64, ge=1)
     """Training sessions that may have a sandbox at the same time."""
     eval_concurrency: int = Field(64, ge=1)
@@ -228,7 +234,7 @@ def _metavar(name: str, field: FieldInfo) -> str:
         return "auto|unprivileged|root"
     if name == "config":
         return "SPEC"
-    if name == "token_file":
+    if name in ("token_file", "validated"):
         return "FILE"
     names = {int: "N", float: "SECONDS", bool: "true|false", Path: "FOLDER"}
     return next((name for kind, name in names.items() if field.annotation is kind), "TEXT")

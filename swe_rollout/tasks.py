@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from swe_rollout.errors import ImageError, StartupError
@@ -41,7 +41,7 @@ class BadRow:
 
 @dataclass(frozen=True)
 class LoadedTasks:
-    """What the files gave. Every row read is a task, a bad row, or one of `n_without_image`."""
+    """What the files gave. Every row read is a task, a bad row, one left out, or one of `n_without_image`."""
 
     files: tuple[Path, ...]
     tasks: tuple[Task, ...]
@@ -51,11 +51,15 @@ class LoadedTasks:
     damaged_images: Mapping[str, str]
     """What is wrong with the SIF, naming the file, by docker image, sorted."""
     bad_rows: list[BadRow]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Rows that could be used and are not to be, counted by why, in one word."""
+    n_unvalidated: int = 0
+    """Tasks that nobody vouches for, although there is a manifest of those that can be trusted."""
 
     @property
     def n_without_image(self) -> int:
         """Rows left out because their image is missing or damaged."""
-        return self.n_rows - len(self.tasks) - len(self.bad_rows)
+        return self.n_rows - len(self.tasks) - len(self.bad_rows) - sum(self.left_out.values())
 
     @property
     def lost_images(self) -> str:

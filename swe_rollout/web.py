@@ -11,7 +11,7 @@ from flask import Flask, Response, jsonify, request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from werkzeug.exceptions import HTTPException
 
-from swe_rollout.answers import Created, Health, Readiness, SessionList, SessionView, SlotCounts
+from swe_rollout.answers import Created, Health, Readiness, RowList, SessionList, SessionView, SlotCounts
 from swe_rollout.metrics import Metrics
 from swe_rollout.openapi import Operation, describes, document
 from swe_rollout.session import RequestError, SessionRequest
@@ -46,6 +46,16 @@ class FindQuery(BaseModel):
     status: str = ""
     mode: str = ""
     group_id: str = ""
+
+
+class RowQuery(BaseModel):
+    """The query of a call for rows."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    mode: str = ""
+    trouble: bool = False
+    """Whether to tell only of rows that are in trouble."""
 
 
 def create_app(
@@ -96,6 +106,13 @@ def create_app(
         query = FindQuery.model_validate(request.args.to_dict())
         found = sessions.list(status=query.status or None, mode=query.mode or None, group_id=query.group_id or None)
         return _json(SessionList(sessions=[session.summary() for session in found]))
+
+    @app.get("/tasks")
+    @describes(Operation({200: RowList}, refusals=(400,), query=RowQuery))
+    def rows() -> Response:
+        """What is known of each row, those in trouble first."""
+        query = _valid(lambda: RowQuery.model_validate(request.args.to_dict()))
+        return _json(RowList(tasks=parts.rows(mode=query.mode or None, in_trouble=query.trouble)))
 
     @app.get("/healthz")
     @describes(Operation({200: Health}, is_open=True))

@@ -1,7 +1,8 @@
 """Rollouts that go where a test sends them, behind the real sessions, the real HTTP face and a real socket.
 
 Run as a program it is a server with the real command line, start line and signals. Sessions of groups that are called
-done-… complete at once, those of hang-… never end, the others wait until they are cancelled.
+done-… complete at once, those of fail-… fail by their row, those of hang-… never end, the others wait until they are
+cancelled.
 """
 
 import json
@@ -24,9 +25,10 @@ import agent_server
 from swe_rollout.assembly import Parts
 from swe_rollout.errors import StartupError
 from swe_rollout.journal import Journal
-from swe_rollout.leases import TaskPool
+from swe_rollout.leases import NEVER, TaskPool
 from swe_rollout.listener import bind
 from swe_rollout.outcome import Outcome
+from swe_rollout.row_health import SetAside
 from swe_rollout.scoring.r2e import R2ETests
 from swe_rollout.service import Service
 from swe_rollout.session import Mode, Session
@@ -78,7 +80,7 @@ class Gate:
             self._condition.notify_all()
 
 
-def make_parts(run: Run, *, modes: Sequence[Mode] = ("train",)) -> Parts:
+def make_parts(run: Run, *, modes: Sequence[Mode] = ("train",), set_aside: SetAside = NEVER) -> Parts:
     tasks = [
         Task(
             f"calc__{number:012d}",
@@ -92,13 +94,17 @@ def make_parts(run: Run, *, modes: Sequence[Mode] = ("train",)) -> Parts:
     ]
     return Parts(
         run=run,
-        pools={mode: TaskPool(tasks, group_size=8, shuffle=False, seed=1) for mode in modes},
+        pools={mode: TaskPool(tasks, group_size=8, shuffle=False, seed=1, set_aside=set_aside) for mode in modes},
         slots={"train": Slots(4)},
         confinement="unprivileged: for the test",
         config_fingerprint="0123abcd",
         close=lambda: print("parts closed", flush=True),
         data={mode: {"images": 3} for mode in modes},
     )
+
+
+def rule_of(settings: Settings) -> SetAside:
+    return SetAside(settings.row_failures, settings.row_pause_seconds)
 
 
 class Server:
@@ -114,10 +120,10 @@ class Server:
         **settings: Any,
     ) -> None:
         """`front` may wrap the WSGI application, to see, delay or lose what passes."""
-        self.parts = make_parts(run, modes=modes)
         work = Path(tempfile.mkdtemp(prefix="work-", dir=folder))
         values = {"r2e_data_path": folder, "r2e_sif_dir": folder, "work_dir": work, "http_threads": 32, **settings}
         chosen = Settings(**values)
+        self.parts = make_parts(run, modes=modes, set_aside=rule_of(chosen))
         self._journal = Journal(chosen.work_dir)
         self._service = Service(chosen, self.parts, self._journal)
         self._service.app = front(self._service.app)
@@ -211,9 +217,12 @@ if __name__ == "__main__":
     def run(session: Session) -> Outcome:
         if session.group_id.startswith("hang"):
             threading.Event().wait()
+        if session.group_id.startswith("fail"):
+            return Outcome.failed("ImageError: gone", blames_row=True)
         return gate.outcome if session.group_id.startswith("done") else gate(session)
 
     try:
-        sys.exit(agent_server.serve(chosen, make_parts(run), bind(chosen.host, chosen.port), Journal(chosen.work_dir)))
+        parts = make_parts(run, set_aside=rule_of(chosen))
+        sys.exit(agent_server.serve(chosen, parts, bind(chosen.host, chosen.port), Journal(chosen.work_dir)))
     except StartupError as error:
         sys.exit(str(error))

@@ -57,9 +57,9 @@ class Folders:
             **columns,
         )
 
-    def start(self, *specs: str, sifs: Path | None = None) -> subprocess.Popen[str]:
+    def start(self, *specs: str, sifs: Path | None = None, **variables: Path) -> subprocess.Popen[str]:
         folders = {"AGENT_SERVER_WORK_DIR": self._open_folder(), "AGENT_SERVER_TMP_DIR": self.tmp}
-        folders |= {"R2E_DATA_PATH": self.data, "R2E_SIF_DIR": sifs or self.sifs}
+        folders |= {"R2E_DATA_PATH": self.data, "R2E_SIF_DIR": sifs or self.sifs, **variables}
         options = ["--port=0", "--http-threads=16", "--eval-group-size=2", *(f"--config={spec}" for spec in specs)]
         return subprocess.Popen(
             [sys.executable, "agent_server.py", *options],

@@ -17,6 +17,7 @@ from swe_rollout.errors import StartupError
 from swe_rollout.journal import Journal
 from swe_rollout.leases import Place
 from swe_rollout.outcome import Outcome
+from swe_rollout.row_health import RowHealth
 from swe_rollout.session import Session, SessionRequest
 
 Start = Callable[..., Process]
@@ -166,14 +167,14 @@ def test_what_ended_long_ago_is_forgotten_and_what_is_late_is_ignored(
         journal.opened(session, place)
     for session in sessions[:2]:
         session.end(Outcome.completed("Submitted", 1.0, submission="ü\r\n\0"))
-        journal.ended(session)
+        journal.ended(session, RowHealth(ended=2))
         now[0] += 50
-    journal.ended(sessions[0])
+    journal.ended(sessions[0], RowHealth(ended=1))
     journal.forget(100.0)
     journal.close()
     journal.close()
     # After its server has closed it, a thread that comes late changes nothing and breaks nothing.
-    journal.ended(sessions[2])
+    journal.ended(sessions[2], RowHealth(ended=1))
     assert f"ses_2: cannot write {journal.path}: " in caplog.text
 
     with closing(Journal(tmp_path, clock=lambda: now[0])) as journal:

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from swe_rollout.leases import Place, TaskPool
+from swe_rollout.outcome import Outcome
+from swe_rollout.row_health import SetAside
 from swe_rollout.scoring.r2e import R2ETests
 from swe_rollout.tasks import Task
 
+GIVEN_UP = Outcome.cancelled("the client is gone")
+FAILED = Outcome.failed("ImageError: gone", blames_row=True)
+DONE = Outcome.completed("Submitted", 0.0)
 TESTS = R2ETests({"test": "PASSED"})
 
 
@@ -33,7 +38,8 @@ def test_groups_share_a_row_and_every_epoch_gives_each_row_once() -> None:
         assert all(len(set(ids)) == 1 for ids in given.values())
         assert Counter(ids[0] for ids in given.values()) == dict.fromkeys((task.id for task in rows), 1)
         assert pool.counts() == {
-            "rows": 13, "group_size": 4, "leased": 52 * (epoch + 1), "epoch": epoch, "position": 13, "open_groups": 0
+            "rows": 13, "group_size": 4, "leased": 52 * (epoch + 1), "epoch": epoch, "position": 13, "open_groups": 0,
+            "set_aside": 0, "in_trouble": 0,
         }  # fmt: skip
         epochs.append([ids[0] for ids in given.values()])
     assert len({tuple(order) for order in epochs}) == 3
@@ -86,30 +92,31 @@ def test_leases_from_many_threads_keep_the_invariants() -> None:
         thread.join()
     assert all(len(ids) == 8 and len(set(ids)) == 1 for ids in given.values())
     assert set(Counter(ids[0] for ids in given.values()).values()) == {2}
-    assert pool.counts() == {"rows": 50, "group_size": 8, "leased": 800, "epoch": 1, "position": 50, "open_groups": 0}
+    counted = {"rows": 50, "group_size": 8, "leased": 800, "epoch": 1, "position": 50, "open_groups": 0}
+    assert pool.counts() == counted | {"set_aside": 0, "in_trouble": 0}
 
 
 def test_a_group_that_was_given_up_leaves_nothing_for_its_id() -> None:
     pool = TaskPool(tasks(9), group_size=3, shuffle=False, seed=0)
     first, second = pool.lease("g"), pool.lease("g")
-    pool.end(first, given_up=True)
+    pool.end(first, GIVEN_UP, {})
     # A sibling lives on: the third belongs to the same group.
     third = pool.lease("g")
     assert [lease.task.id for lease in (second, third)] == ["t0", "t0"]
     again = pool.lease("g")
     assert again.task.id == "t1"
     # What ends late in the old group says nothing about the new one of the same name.
-    pool.end(second, given_up=True)
-    pool.end(third, given_up=True)
+    pool.end(second, GIVEN_UP, {})
+    pool.end(third, GIVEN_UP, {})
     assert pool.lease("g").task.id == "t1"
     # A trainer that starts anew meets a fresh row; the place does not go back.
     other = pool.lease("h")
-    pool.end(other, given_up=True)
+    pool.end(other, GIVEN_UP, {})
     assert pool.counts()["open_groups"] == 1
     assert pool.lease("h").task.id == "t3"
     # Completed sessions alone leave the row to their siblings.
     done = pool.lease("i")
-    pool.end(done, given_up=False)
+    pool.end(done, DONE, {})
     assert pool.lease("i").task.id == done.task.id
 
 
@@ -123,10 +130,116 @@ def test_a_pool_goes_on_where_another_stopped() -> None:
         pool = TaskPool(tasks(5), group_size=1, shuffle=True, seed=7)
         leases = [pool.lease(str(number)) for number in range(stop)]
         rest = TaskPool(tasks(5), group_size=1, shuffle=True, seed=7)
-        rest.resume(leases[-1].place if leases else Place(0, 0))
+        rest.resume(leases[-1].place if leases else Place(0, 0), {})
         assert order(rest, 12 - stop) == ids[stop:]
     orders = [
         TaskPool(tasks(count), group_size=1, shuffle=shuffle, seed=seed).order
         for count, shuffle, seed in [(5, True, 7), (5, True, 8), (5, False, 7), (4, True, 7)]
     ]
     assert len({*orders, whole.order}) == 4
+
+
+def test_a_row_that_keeps_failing_is_set_aside_and_tried_again_later() -> None:
+    now = [1e9]
+
+    def make(failures: int = 3) -> TaskPool:
+        rule = SetAside(failures, pause_seconds=100.0)
+        return TaskPool(tasks(4), group_size=2, shuffle=False, seed=0, set_aside=rule, wall_clock=lambda: now[0])
+
+    pool = make()
+
+    def group(*outcomes: Outcome) -> tuple[str, list[str]]:
+        """A group of two sessions that end so; its row, and what is to be logged."""
+        leases = [pool.lease("g") for _ in range(2)]
+        news = [leases[0].news, *(pool.end(lease, end, {})[1] for lease, end in zip(leases, outcomes, strict=True))]
+        return leases[0].task.id, [line for line in news if line]
+
+    def turns(count: int) -> list[str]:
+        return [group(DONE, DONE)[0] for _ in range(count)]
+
+    # Neither what is not the row's nor what was given up counts, and a completed session in between begins anew.
+    assert group(FAILED, FAILED) == ("t0", [])
+    assert turns(3) == ["t1", "t2", "t3"]
+    assert group(Outcome.failed("ModelError: 500"), GIVEN_UP) == ("t0", [])
+    assert turns(3) == ["t1", "t2", "t3"]
+    assert group(DONE, FAILED) == ("t0", [])
+    assert turns(3) == ["t1", "t2", "t3"]
+    why = "after 3 infrastructure failures in a row, the last: ImageError: gone"
+    assert group(FAILED, FAILED) == ("t0", [f"set aside for 100 s, {why}"])
+    assert pool.counts()["set_aside"] == 1
+    assert turns(6) == ["t1", "t2", "t3"] * 2
+    # Its turn is skipped, and the place tells of that too.
+    assert (pool.counts()["epoch"], pool.counts()["position"]) == (4, 4)
+
+    # When the pause is over one group tries it, no second one meanwhile, and a failure sets it aside at once.
+    now[0] += 100
+    first = pool.lease("trial")
+    assert (first.task.id, first.news) == ("t0", f"tried again, {why}")
+    assert turns(6) == ["t1", "t2", "t3"] * 2
+    assert pool.lease("trial").task.id == "t0"
+    now[0] += 99
+    assert pool.end(first, FAILED, {})[1] == ""
+    now[0] += 99
+    assert turns(3) == ["t1", "t2", "t3"]
+
+    # Another pool goes on with what this one knew, if its own rule says so.
+    known = {task.id: state.health for task, state in pool.rows()}
+    for failures, expected in ((3, "t1"), (0, "t0")):
+        other = make(failures)
+        other.resume(Place(9, 4), known | {"gone": known["t0"]})
+        assert other.lease("g").task.id == expected
+
+    now[0] += 1
+    assert group(DONE, FAILED) == (
+        "t0",
+        [
+            "tried again, after 4 infrastructure failures in a row, the last: ImageError: gone",
+            "no longer set aside, a session has completed",
+        ],
+    )
+    assert turns(4) == ["t1", "t2", "t3", "t0"]
+    assert pool.counts()["set_aside"] == 0
+
+
+def test_a_group_gets_a_row_even_if_all_are_set_aside() -> None:
+    rule = SetAside(1, pause_seconds=1e6)
+    pool = TaskPool(tasks(5), group_size=1, shuffle=True, seed=7, set_aside=rule, wall_clock=lambda: 1e9)
+    plain = TaskPool(tasks(5), group_size=1, shuffle=True, seed=7)
+    given = []
+    for number in range(20):
+        lease = pool.lease(str(number))
+        given.append(lease.task.id)
+        assert lease.news.startswith("all 5 rows are set aside, the machine is probably at fault; ") == (number >= 5)
+        pool.end(lease, FAILED, {})
+    # As if none were: every row once per epoch, in the order of all pools with these tasks and this seed.
+    assert given == [plain.lease(str(number)).task.id for number in range(20)]
+    assert pool.counts()["set_aside"] == 5
+    # The one that works again has every turn.
+    works = pool.lease("works")
+    pool.end(works, DONE, {})
+    assert {pool.lease(str(number)).task.id for number in range(3)} == {works.task.id}
+
+
+def test_skips_leave_each_row_at_most_one_group_per_epoch_under_many_threads() -> None:
+    rule = SetAside(2, pause_seconds=1e6)
+    pool = TaskPool(tasks(40), group_size=4, shuffle=True, seed=1, set_aside=rule)
+    bad = {f"t{number}" for number in range(0, 40, 3)}
+    lock = threading.Lock()
+    given: dict[str, list[int]] = {}
+
+    def client(thread: int) -> None:
+        for number in range(60):
+            for sibling in range(4):
+                lease = pool.lease(f"{thread}-{number}")
+                if not sibling:
+                    with lock:
+                        given.setdefault(lease.task.id, []).append(lease.place.epoch)
+                pool.end(lease, FAILED if lease.task.id in bad else DONE, {})
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert pool.counts()["set_aside"] == len(bad)
+    assert all(len(set(epochs)) == len(epochs) for epochs in given.values())

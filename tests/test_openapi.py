@@ -36,7 +36,7 @@ def test_every_route_answers_as_the_document_says(serve: Serve, token: str | Non
     assert document["openapi"] == "3.1.0"
     assert {f"{method} {path}" for path, methods in document["paths"].items() for method in methods} == {
         *("post /sessions", "get /sessions", "get /sessions/{key}", "post /sessions/{key}/cancel"),
-        *("get /healthz", "get /readyz", "get /metrics", "get /openapi.json"),
+        *("get /tasks", "get /healthz", "get /readyz", "get /metrics", "get /openapi.json"),
     }
     body = request_body(request_id="req-1")
     calls: list[tuple[str, str, str, dict[str, Any], int]] = [
@@ -52,7 +52,8 @@ def test_every_route_answers_as_the_document_says(serve: Serve, token: str | Non
         ("GET", "/sessions/{key}", "/sessions/none", {}, 404),
         ("POST", "/sessions/{key}/cancel", "/sessions/none/cancel", {}, 404),
         ("GET", "/sessions", "/sessions", {}, 200),
-        *(("GET", path, path, {}, 200) for path in ("/healthz", "/readyz", "/metrics", "/openapi.json")),
+        ("GET", "/tasks", "/tasks?trouble=x", {}, 400),
+        *(("GET", path, path, {}, 200) for path in ("/tasks", "/healthz", "/readyz", "/metrics", "/openapi.json")),
     ]
     for method, path, url, options, status in calls:
         answer = server.http.request(method, url, **options)

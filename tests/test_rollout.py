@@ -397,6 +397,10 @@ def test_images_and_setup_that_fail(samples: Path, linked_sifs: Path, open_folde
         view = server.play("damaged", ["true"])
         assert view["error"] == f"ImageError: image {image} is not a SIF file (16 bytes); build it again"
         assert view["status"] == "failed"
+        server.play("nobody", [], base_url="http://127.0.0.1:9/agentic_api/")
+        # The row is blamed for its image and its setup, not for the model endpoint.
+        (row,) = server.http.get("/tasks").json()["tasks"]
+        assert (row["failures"], row["other_failures"], row["last_failure"]) == (3, 1, view["error"])
 
 
 def _until(condition: Callable[[], bool]) -> None:
