@@ -85,7 +85,7 @@ class Canary:
         return maker.canary()
 
     def doubt(self, tests: Mapping[str, str]) -> str | None:
-        """Why a run that found `tests`, statuses by key, cannot be believed: the first canary that is not as it must."""
+        """Why a run that found `tests`, statuses by key, cannot be believed: the first canary that differs."""
         for key, status in self.expected.items():
             found = tests.get(key)
             if found is None:
