@@ -300,6 +300,8 @@ def test_walls(host: SandboxHost, sif: Path, monkeypatch: pytest.MonkeyPatch) ->
                 "echo '|/tmp/evil' > /proc/sys/kernel/core_pattern",
                 "echo 1 > /proc/sysrq-trigger",
                 "echo 1 > /sys/kernel/mm/ksm/run",
+                "touch /sys/fs/cgroup/x",
+                "echo 1 | tee /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/*/cgroup.procs",
                 "umount /r2e_tests",
                 "umount -l /r2e_tests",
                 "mount -t tmpfs none /r2e_tests",
