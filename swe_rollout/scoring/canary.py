@@ -147,7 +147,7 @@ class _Maker:
         name = self._name(lambda: "Test" + self._noun().title().replace("_", ""))
         methods = [setup] if setup else []
         for body, status in tests:
-            method = self._name(self._test_name)
+            method = self._name(self._test_name, f"{name}.")
             self._expected[f"{name}.{method}"] = status
             methods.append(f"    def {method}(self):\n{_indented(body, 8)}")
         self._blocks.append(f"class {name}(TestCase):\n" + "\n\n".join(methods))
@@ -191,8 +191,8 @@ class _Maker:
         last = self._random.choice(("", f"_{self._random.choice(_LAST.split())}"))
         return f"test_{self._noun()}{last}"
 
-    def _name(self, make: Callable[[], str]) -> str:
-        while (name := make()) in self._names or name in self._taken:
+    def _name(self, make: Callable[[], str], owner: str = "") -> str:
+        while (name := make()) in self._names or owner + name in self._taken:
             pass
         self._names.add(name)
         return name
