@@ -9,6 +9,8 @@ from pathlib import Path
 
 _SLICE = 128
 """Entries of a layer between two looks at the clock."""
+_LOOP_FDS = (8, 9)
+"""See `loop.sh`."""
 
 
 class LayerSize:
@@ -79,28 +81,21 @@ def _walk(layer: Path) -> Iterator[float | None]:
 
 
 class MemoryFiles:
-    """The memory file systems (tmpfs) in a sandbox's mounts, /dev/shm for one."""
+    """What the files of a sandbox take that are in memory: those below /dev, /dev/shm for one, and a few in /etc."""
 
-    def __init__(self, pid: int) -> None:
-        """`pid` is the sandbox's process 1. Only root may look into it; for others there are none to be seen."""
+    def __init__(self, loop_pid: int) -> None:
+        """`loop_pid` is the command loop, which has the file systems open. Only root may look into it; for another
+        user there are none to be seen.
+        """
         self._fds: list[int] = []
-        try:
-            mounts = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
-        except OSError:
-            return
-        points: dict[str, str] = {}
-        for line in mounts:
-            fields = line.split()
-            if fields[fields.index("-") + 1] == "tmpfs":
-                points.setdefault(fields[2], fields[4])
-        for point in points.values():
+        for fd in _LOOP_FDS:
             try:
-                self._fds.append(os.open(f"/proc/{pid}/root{point}", os.O_PATH | os.O_CLOEXEC))
+                self._fds.append(os.open(f"/proc/{loop_pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC))
             except OSError:
                 continue
 
     def used_bytes(self) -> int:
-        """What their files take, also deleted ones that are still open."""
+        """Counts also what is deleted but still open."""
         total = 0
         for fd in self._fds:
             status = os.fstatvfs(fd)
