@@ -4,8 +4,8 @@ The hidden tests are started with the tree first on Python's path: a new `pytest
 imported instead of pytest or of the standard library, and may report what it likes. Which names that would be, only
 the image's own interpreter knows. It is asked before the change is laid over the tree.
 
-Not covered: modules that lie elsewhere in the tree, on a folder that a `.pth` file or the tests put on the path, and
-names that the tree had already.
+Not covered: modules that lie elsewhere in the tree, on a folder that a `.pth` file or the tests put on the path;
+names that the tree had already; modules that a runner would use if they were installed.
 """
 
 import re
