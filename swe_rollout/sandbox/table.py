@@ -4,7 +4,6 @@ A process belongs to the sandbox whose process 1 it descends from: an orphan fal
 processes in a namespace that the agent made inside, and can be read by any user, where a namespace's number cannot.
 """
 
-import contextlib
 import os
 import signal
 from collections.abc import Iterable, Mapping
@@ -56,13 +55,18 @@ def used_bytes(processes: Iterable[Process]) -> tuple[int, int]:
     """
     total = shared = 0
     for process in processes:
-        fields: dict[str, int] = {}
-        with contextlib.suppress(OSError, ValueError):
-            for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]:
-                key, value = line.split()[:2]
-                fields[key] = int(value) << 10
-        total += fields.get("Pss:", process.resident_bytes)
-        shared += fields.get("Pss_Shmem:", 0)
+        try:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        except PermissionError:
+            total += process.resident_bytes
+            continue
+        except OSError:
+            continue  # gone since
+        for line in lines:
+            if line.startswith("Pss:"):
+                total += int(line.split()[1]) << 10
+            elif line.startswith("Pss_Shmem:"):
+                shared += int(line.split()[1]) << 10
     return total, shared
 
 
