@@ -1,5 +1,6 @@
 """Puts the server's parts together from its settings; the only place that knows them all."""
 
+import dataclasses
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
@@ -18,7 +19,8 @@ from swe_rollout.slots import Slots
 from swe_rollout.tasks import LoadedTasks, find_files, load_tasks
 
 if TYPE_CHECKING:
-    from swe_rollout.config import RolloutConfig
+    from swe_rollout.config import EnvironmentSection, RolloutConfig
+    from swe_rollout.sandbox.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +84,14 @@ def assemble(settings: Settings) -> Parts:
         scratch,
         environment=config.environment.env,
         cwd=config.environment.cwd,
-        process_limit=config.environment.process_limit,
+        limits=_limits(config.environment),
     )
+    networks = config.environment.network.model_dump()
+    hosts: dict[Mode, SandboxHost] = {mode: dataclasses.replace(host, network=networks[mode]) for mode in loaded}
+    for mode in [mode for mode in loaded if networks[mode] == "host"]:
+        log.warning("%s: sandboxes have this machine's network (environment.network.%s=host)", mode, mode)
     try:
-        try_sandbox(host, _whole_image(loaded))
+        try_sandbox(next(iter(hosts.values())), _whole_image(loaded))
     except StartupError:
         scratch.close()
         raise
@@ -100,11 +106,11 @@ def assemble(settings: Settings) -> Parts:
     return Parts(
         run=Rollout(
             config=config,
-            host=host,
+            hosts=hosts,
             slots=slots,
             scoring_slots=scoring_slots,
             chat=chat,
-            judge=Judge(host, config.setup, config.scoring),
+            judges={mode: Judge(host, config.setup, config.scoring) for mode, host in hosts.items()},
             work_dir=settings.work_dir,
         ),
         pools=_pools(settings, loaded),
@@ -178,6 +184,17 @@ def _whole_image(loaded: Mapping[Mode, LoadedTasks]) -> Path:
         else:
             return image
     raise StartupError(f"every image is damaged, the first is {images[0]}: build them again")
+
+
+def _limits(config: "EnvironmentSection") -> "Limits":
+    from swe_rollout.sandbox.limits import Limits
+
+    memory, disk = config.memory_limit_mb, config.disk_limit_mb
+    return Limits(
+        memory_bytes=None if memory is None else memory << 20,
+        processes=config.process_limit,
+        disk_bytes=None if disk is None else disk << 20,
+    )
 
 
 def _make_folder(name: str, folder: Path) -> None:

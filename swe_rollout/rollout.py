@@ -17,6 +17,7 @@ from swe_rollout.errors import AgentFault, Cancelled, InfrastructureError
 from swe_rollout.model import ChatClient, RelaxModel
 from swe_rollout.outcome import Outcome
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost
+from swe_rollout.sandbox.watch import Usage, recording
 from swe_rollout.scoring.change import Change, capture
 from swe_rollout.scoring.judge import Judge, Judgement
 from swe_rollout.session import Mode, Session
@@ -31,13 +32,13 @@ class Rollout:
     """Runs sessions; what they share is here, each one's own state is in an `_Attempt`."""
 
     config: RolloutConfig
-    host: SandboxHost
+    hosts: Mapping[Mode, SandboxHost]
     slots: Mapping[Mode, Slots]
     """For sandboxes that an agent works in."""
     scoring_slots: Slots
     """For sandboxes of the judge."""
     chat: ChatClient
-    judge: Judge
+    judges: Mapping[Mode, Judge]
     work_dir: Path
 
     def __call__(self, session: Session) -> Outcome:
@@ -66,6 +67,7 @@ class _Attempt:
         self._sandbox: Sandbox | None = None
         self._slot = contextlib.ExitStack()
         self._judgement: Judgement | None = None
+        self._usage = {"agent": Usage(), "judge": Usage()}
         config, request = shared.config, session.request
         self._model = RelaxModel(
             config.model,
@@ -96,13 +98,14 @@ class _Attempt:
         try:
             self._judgement = self._judged(run_tests=submitted)
         except AgentFault as fault:
-            return Outcome.completed(exit_status, 0.0, submission=submission, reason=str(fault))
+            return Outcome.completed(exit_status, 0.0, submission=submission, reason=self._with_kills(str(fault)))
         if not submitted:
             return Outcome.completed(exit_status, 0.0, submission=submission, reason=reason)
         verdict = self._judgement.verdict if self._judgement else None
         if verdict is None:
             return Outcome.completed(exit_status, 0.0, submission=submission, reason="submitted without a command")
-        return Outcome.completed(exit_status, verdict.reward, submission=submission, reason=verdict.reason)
+        reason = verdict.reason if verdict.reward else self._with_kills(verdict.reason)
+        return Outcome.completed(exit_status, verdict.reward, submission=submission, reason=reason)
 
     def close(self) -> None:
         """Give back what the run holds, wherever it stopped."""
@@ -132,7 +135,8 @@ class _Attempt:
             folder.write_json(
                 artifacts.OUTCOME,
                 {**dataclasses.asdict(outcome), "exit_code": outcome.exit_code, "tests": tests}
-                | {"timings": session.timings},
+                | {"timings": session.timings}
+                | {"peak_memory_mb": {who: usage.peak_memory_mb for who, usage in self._usage.items()}},
             )
         except OSError as error:
             log.error("%s: cannot write %s: %s", session.id, folder.path, error)
@@ -146,8 +150,8 @@ class _Attempt:
         slots = shared.slots[session.request.mode]
         session.note("slot_wait", self._slot.enter_context(slots.hold(session.cancellation)))
         session.advance("running")
-        with self._timed("sandbox_start"):
-            self._sandbox = Sandbox(shared.host, session.task.sif)
+        with self._timed("sandbox_start"), recording() as self._usage["agent"]:
+            self._sandbox = Sandbox(shared.hosts[session.request.mode], session.task.sif)
             self._sandbox.start(session.cancellation)
         with self._timed("setup"):
             return AgentWorkspace(self._sandbox, shared.config.setup, session.cancellation)
@@ -167,10 +171,16 @@ class _Attempt:
         change = self._change(sandbox)
         with shared.scoring_slots.hold(session.cancellation) as waited, self._timed("scoring"):
             session.note("scoring_wait", waited)
-            return shared.judge.judge(session.task, change, session.cancellation, run_tests=run_tests)
+            judge = shared.judges[session.request.mode]
+            with recording() as self._usage["judge"]:
+                return judge.judge(session.task, change, session.cancellation, run_tests=run_tests)
 
     def _change(self, sandbox: Sandbox) -> Change:
         return capture(sandbox.layer, self._shared.config.environment.cwd, sandbox.folder / "change")
+
+    def _with_kills(self, reason: str) -> str:
+        kills = self._usage["judge"].kills
+        return f"{reason}; in the judge's sandbox {kills}" if kills else reason
 
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

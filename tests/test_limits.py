@@ -1,12 +1,15 @@
 """What a sandbox may use, held without cgroups: real memory, real files, real fork bombs."""
 
+import contextlib
 import dataclasses
+import json
 import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from served import served
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import AgentFault
@@ -15,6 +18,7 @@ from swe_rollout.sandbox.confinement import choose
 from swe_rollout.sandbox.limits import Limits
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
 from swe_rollout.sandbox.scratch import Scratch
+from swe_rollout.sandbox.watch import recording
 
 MB = 1 << 20
 
@@ -54,10 +58,11 @@ while True:
 
 
 def test_memory(host: SandboxHost, sif: Path) -> None:
-    with running(limited(host, memory_bytes=300 * MB), sif, Cancellation()) as sandbox:
+    with recording() as usage, running(limited(host, memory_bytes=300 * MB), sif, Cancellation()) as sandbox:
         shared = run(sandbox, f"sleep 4321 & python3 -c '{_SHARED}'")
         assert (shared.output, shared.killed) == ("done\n", "")
-        assert 120 * MB < sandbox.peak_memory_bytes < 300 * MB
+        assert usage.peak_memory_mb is not None
+        assert 120 < usage.peak_memory_mb < 300
 
         grown = run(sandbox, f"echo early; python3 -c '{_GROW}'; echo $?; exit 3")
         assert grown.output.startswith("early\n")
@@ -80,7 +85,8 @@ def test_memory(host: SandboxHost, sif: Path) -> None:
         with pytest.raises(AgentFault, match="still stores more than it may") as caught:
             run(sandbox, "sleep 0.1")
         assert caught.value.exit_status == "MemoryLimitExceeded"
-    assert sandbox.peak_memory_bytes > 300 * MB
+    assert usage.peak_memory_mb > 300
+    assert usage.kills.startswith("the largest process was killed: ")
 
 
 def test_disk(host: SandboxHost, sif: Path) -> None:
@@ -133,3 +139,27 @@ def test_network(host: SandboxHost, sif: Path) -> None:
             assert run(sandbox, "tail -n +2 /proc/net/route").output == ""
         with running(dataclasses.replace(host, network="host"), sif, Cancellation()) as sandbox:
             assert run(sandbox, reach).returncode == 0
+
+
+def test_whole_sessions(samples: Path, open_folder: Callable[[], Path]) -> None:
+    """The agent is told, and has one command to make room. The judge's sandbox has the same limits: a zero, no error."""
+    fill = "head -c 100M /dev/zero > /tmp/file; sleep 50"
+    specs = ("environment.disk_limit_mb=64", "environment.network.train=host", f"scoring.command={fill}")
+    with contextlib.contextmanager(served)(samples, open_folder(), *specs) as server:
+        assert "train: sandboxes have this machine's network" in server.said
+        view = server.play("filled", [fill, "true", "true"])
+        assert (view["status"], view["reward"], view["n_calls"]) == ("completed", 0.0, 2)
+        assert view["agent_exit_status"] == "DiskLimitExceeded"
+        assert "still stores more than it may" in view["reason"]
+        told = server.endpoint.requests["sk-filled"][1]["messages"][-1]["content"]
+        assert "The sandbox went over a limit: everything that ran in the sandbox was killed" in told
+
+        submit = "git diff > patch.txt", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat patch.txt"
+        view = server.play("scored", [server.gold, *submit])
+        assert (view["status"], view["reward"]) == ("completed", 0.0)
+        assert (
+            "; in the judge's sandbox everything that ran in the sandbox was killed: its files on disk"
+            in view["reason"]
+        )
+        outcome = json.loads(server.written(view["session_id"], "outcome.json"))
+        assert sorted(outcome["peak_memory_mb"]) == ["agent", "judge"]

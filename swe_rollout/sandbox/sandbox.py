@@ -94,11 +94,6 @@ class Sandbox:
         self._front_fd: int | None = None
         self._watched: Watched | None = None
 
-    @property
-    def peak_memory_bytes(self) -> int:
-        """Most memory that what ran in it was seen to use at once; also after `close`."""
-        return self._watched.peak_memory_bytes if self._watched else 0
-
     def start(self, cancellation: Cancellation) -> None:
         """Start it and wait until the command loop answers. Raises `SandboxError` with Apptainer's own words."""
         try:

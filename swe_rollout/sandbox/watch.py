@@ -10,6 +10,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from swe_rollout.sandbox.limits import Limits
@@ -24,6 +26,37 @@ _WALK_SECONDS = 0.05
 _LEAST_TURN_SECONDS = 0.005
 _LOW_SPACE = 0.05
 """Share of a file system below which it is nearly full."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What all sandboxes used that were started within a `recording`."""
+
+    watched: list[Watched] = field(default_factory=list)
+
+    @property
+    def peak_memory_mb(self) -> int | None:
+        """The largest peak; None without a sandbox."""
+        return max((watched.peak_memory_bytes >> 20 for watched in self.watched), default=None)
+
+    @property
+    def kills(self) -> str:
+        """What was killed and why; mostly empty."""
+        return "; ".join(kill for watched in self.watched for kill in watched.kills)
+
+
+_RECORDING: ContextVar[Usage | None] = ContextVar("recording", default=None)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Usage]:
+    """The usage of the sandboxes that this thread starts in the block, wherever in it."""
+    usage = Usage()
+    token = _RECORDING.set(usage)
+    try:
+        yield usage
+    finally:
+        _RECORDING.reset(token)
 
 
 class Watch:
@@ -41,6 +74,8 @@ class Watch:
     def add(self, loop_pid: int, layer: Path, limits: Limits) -> "Watched":
         """Begin to watch the sandbox with process 1 `loop_pid`. Raises OSError when it is gone."""
         watched = Watched(self._lock, loop_pid, layer, limits)
+        if usage := _RECORDING.get():
+            usage.watched.append(watched)
         with self._lock:
             self._watched.append(watched)
             if limits.disk_bytes is not None:

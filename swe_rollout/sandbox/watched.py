@@ -39,6 +39,8 @@ class Watched:
         self._walk = LayerSize(layer)
         self.peak_memory_bytes = 0
         """Most memory seen at once, in all processes but process 1 and in files in memory."""
+        self.kills: list[str] = []
+        """What was killed and why, from the start on."""
         self._news: list[str] = []
         self._dying: set[tuple[int, int]] = set()
         """Killed by memory, and maybe not gone yet: a large process takes a while to end."""
@@ -136,8 +138,9 @@ class Watched:
             signal.pidfd_send_signal(self._loop_fd, signal.SIGUSR2)
 
     def _tell(self, news: str) -> None:
-        if len(self._news) < _MOST_NEWS:
-            self._news.append(news)
+        for told in (self._news, self.kills):
+            if len(told) < _MOST_NEWS:
+                told.append(news)
 
 
 class _Overfull:
