@@ -142,7 +142,7 @@ def test_network(host: SandboxHost, sif: Path) -> None:
 
 
 def test_whole_sessions(samples: Path, open_folder: Callable[[], Path]) -> None:
-    """The agent is told, and has one command to make room. The judge's sandbox has the same limits: a zero, no error."""
+    """The agent is told, and has one command to make room; in the judge's sandbox the same is a zero, and no error."""
     fill = "head -c 100M /dev/zero > /tmp/file; sleep 50"
     specs = ("environment.disk_limit_mb=64", "environment.network.train=host", f"scoring.command={fill}")
     with contextlib.contextmanager(served)(samples, open_folder(), *specs) as server:

@@ -72,15 +72,13 @@ end_command() {
 exec 8</dev 9</dev/shm
 set -m # each command gets a process group of its own and default signals
 trap 'expired=1' USR1
-# All but this process at one moment, also what breeds faster than it can be found.
-trap 'kill -KILL -1; killed=137' USR2
 wait_options=()
 ((BASH_VERSINFO[0] >= 5)) && wait_options=(-f) # a stopped command has not ended
 printf 'ready\n'
 exec 2>/dev/null
 
 while read -r number; do
-    expired='' killed=''
+    expired=''
     folder=/
     [[ -d $cwd && -x $cwd ]] && folder=$cwd
     (
@@ -94,5 +92,5 @@ while read -r number; do
     while wait "${wait_options[@]}" "$job"; code=$?; kill -0 "$job"; do
         [[ $expired ]] && end_command
     done
-    printf '%s %s %s\n' "$number" "${killed:-$code}" "$folder"
+    printf '%s %s %s\n' "$number" "$code" "$folder"
 done

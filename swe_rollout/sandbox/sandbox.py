@@ -126,10 +126,7 @@ class Sandbox:
             front_fd=self._front_fd,
             front_code=lambda: _code_of(process),
         )
-        try:
-            self._watched = self._host.watch.add(self._loop, self.layer, self._host.limits)
-        except OSError as error:
-            raise SandboxError(f"the sandbox of {self._image.name} died right after its start") from error
+        self._watched = self._host.watch.add(self._loop, self.layer, self._host.limits)
 
     def run(
         self,

@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,7 @@ class MemoryFiles:
         """`loop_pid` is the command loop, which has the file systems open. Only root may look into it; for another
         user there are none to be seen.
         """
+        self._lock = threading.Lock()
         self._fds: list[int] = []
         for fd in _LOOP_FDS:
             try:
@@ -97,13 +99,14 @@ class MemoryFiles:
     def used_bytes(self) -> int:
         """Counts also what is deleted but still open."""
         total = 0
-        for fd in self._fds:
-            status = os.fstatvfs(fd)
-            total += (status.f_blocks - status.f_bfree) * status.f_frsize
+        with self._lock:
+            for fd in self._fds:
+                status = os.fstatvfs(fd)
+                total += (status.f_blocks - status.f_bfree) * status.f_frsize
         return total
 
     def close(self) -> None:
         """Idempotent."""
-        fds, self._fds = self._fds, []
-        for fd in fds:
-            os.close(fd)
+        with self._lock:
+            while self._fds:
+                os.close(self._fds.pop())

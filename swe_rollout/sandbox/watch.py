@@ -1,4 +1,4 @@
-"""Looks at all running sandboxes, twice a second, in one thread for all of them.
+"""Looks at all running sandboxes, twice a second, in two threads for all of them.
 
 So a limit (`watched.py`) can be overrun for as long as nobody looks: memory by what is filled in half a second, disk by
 what is written during one walk over the layer.
@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 0.5
 _WALK_SECONDS = 0.05
 """Of each interval for walks over layers, whatever their size and number."""
+_GLANCE_SECONDS = 0.05
+_SWARM = 200
+"""So many new threads on the machine between two looks are worth a look at once."""
 _LEAST_TURN_SECONDS = 0.005
 _LOW_SPACE = 0.05
 """Share of a file system below which it is nearly full."""
@@ -60,82 +63,81 @@ def recording() -> Iterator[Usage]:
 
 
 class Watch:
-    """Watches sandboxes from `add` to `remove`. Thread-safe; its thread runs only while there are any."""
+    """Watches sandboxes from `add` to `remove`. Thread-safe; its threads run only while there are any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """Guards all that follows, and the state of every `Watched`."""
+        """Guards the two that follow; what is known of a sandbox is guarded by its `Watched`."""
         self._watched: list[Watched] = []
-        self._walks: list[Watched] = []
-        self._thread: threading.Thread | None = None
+        self._running = 0
+        self._turn = 0
         self._told_low: set[int] = set()
         """Devices whose lack of space stands in the log."""
 
-    def add(self, loop_pid: int, layer: Path, limits: Limits) -> "Watched":
-        """Begin to watch the sandbox with process 1 `loop_pid`. Raises OSError when it is gone."""
-        watched = Watched(self._lock, loop_pid, layer, limits)
+    def add(self, loop_pid: int, layer: Path, limits: Limits) -> Watched:
+        """Begin to watch the sandbox with process 1 `loop_pid`."""
+        watched = Watched(loop_pid, layer, limits)
         if usage := _RECORDING.get():
             usage.watched.append(watched)
         with self._lock:
             self._watched.append(watched)
-            if limits.disk_bytes is not None:
-                self._walks.append(watched)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="sandbox-watch", daemon=True)
-                self._thread.start()
+            if self._running == 0:
+                # Weighing waits for the sandboxes' own processes, and counting must not.
+                for look in (self._count, self._weigh):
+                    self._running += 1
+                    threading.Thread(target=self._run, args=[look], name="sandbox-watch", daemon=True).start()
         return watched
 
-    def remove(self, watched: "Watched") -> None:
+    def remove(self, watched: Watched) -> None:
         """Stop watching. Idempotent."""
         with self._lock:
             if watched in self._watched:
                 self._watched.remove(watched)
-                watched.release()
-            if watched in self._walks:
-                self._walks.remove(watched)
+        watched.release()
 
-    def _run(self) -> None:
+    def _run(self, look: Callable[[Sequence[Watched], float], None]) -> None:
         while True:
-            started = time.monotonic()
+            next_look = time.monotonic() + INTERVAL_SECONDS
             with self._lock:
-                if not self._watched:
-                    self._thread = None
+                present = list(self._watched)
+                if not present:
+                    self._running -= 1
                     return
-                table = read_table()
-                for watched in self._watched:
-                    # One that cannot be looked at must not leave the others unwatched.
-                    with _logged(f"the sandbox with the layer {watched.layer} cannot be watched"):
-                        watched.look(table)
-                with _logged("the free space cannot be read"):
-                    self._look_at_space()
-            with _logged("layers cannot be measured"):
-                self._measure(started + INTERVAL_SECONDS)
-            time.sleep(max(0.0, started + INTERVAL_SECONDS - time.monotonic()))
+            with _logged("the sandboxes cannot be watched"):
+                look(present, next_look)
+            _sleep_until(next_look)
 
-    def _look_at_space(self) -> None:
+    def _count(self, present: Sequence[Watched], next_look: float) -> None:
+        table = read_table()
         layers: dict[int, Path] = {}
-        for watched in self._watched:
+        for watched in present:
+            # One that cannot be looked at must not leave the others unwatched.
+            with _logged(f"the processes beside the layer {watched.layer} cannot be counted"):
+                watched.bound_number(table)
             with contextlib.suppress(OSError):
                 layers.setdefault(watched.layer.stat().st_dev, watched.layer)
         for device, layer in layers.items():
-            self._tell_low_space(device, layer)
+            with contextlib.suppress(OSError):
+                self._tell_low_space(device, layer)
+        self._measure([watched for watched in present if watched.has_disk_limit], next_look)
 
-    def _measure(self, next_look: float) -> None:
-        """Spend the interval's share on walks, in turns. They take no lock."""
+    def _weigh(self, present: Sequence[Watched], next_look: float) -> None:
+        table = read_table()
+        for watched in present:
+            with _logged(f"the processes beside the layer {watched.layer} cannot be weighed"):
+                watched.weigh(table)
+
+    def _measure(self, limited: Sequence[Watched], next_look: float) -> None:
+        """Spend the interval's share on walks, in turns."""
         until = min(time.monotonic() + _WALK_SECONDS, next_look)
-        with self._lock:
-            turns = list(self._walks)
-        turn = max(_LEAST_TURN_SECONDS, _WALK_SECONDS / max(1, len(turns)))
-        for watched in turns:
+        share = max(_LEAST_TURN_SECONDS, _WALK_SECONDS / max(1, len(limited)))
+        for _ in limited:
             now = time.monotonic()
             if now >= until:
                 break
-            watched.measure(min(until, now + turn))
-            with self._lock:
-                if watched in self._walks:
-                    # Who had its turn is last in the next interval.
-                    self._walks.remove(watched)
-                    self._walks.append(watched)
+            self._turn += 1
+            with _logged("a layer cannot be measured"):
+                limited[self._turn % len(limited)].measure(min(until, now + share))
 
     def _tell_low_space(self, device: int, layer: Path) -> None:
         status = os.statvfs(layer)
@@ -156,3 +158,15 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except Exception:
         log.exception("%s", what)
+
+
+def _sleep_until(next_look: float) -> None:
+    """Ends early when the machine has many more processes than before: a fork bomb doubles in milliseconds."""
+    before = _count_of_threads()
+    while (left := next_look - time.monotonic()) > 0 and _count_of_threads() < before + _SWARM:
+        time.sleep(min(_GLANCE_SECONDS, left))
+
+
+def _count_of_threads() -> int:
+    """Threads of the whole machine (proc_loadavg(5))."""
+    return int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])

@@ -9,17 +9,15 @@
 Of the sandbox's process 1 and Apptainer's own processes none is ever killed.
 """
 
-import contextlib
 import math
-import os
-import signal
 import threading
 from pathlib import Path
 
 from swe_rollout.errors import AgentFault
 from swe_rollout.sandbox.limits import Limits
+from swe_rollout.sandbox.processes import end_namespace
 from swe_rollout.sandbox.storage import LayerSize, MemoryFiles
-from swe_rollout.sandbox.table import Process, Table, descendants, end, used_bytes
+from swe_rollout.sandbox.table import Table, descendants, end, read_table, used_bytes
 
 _GROWTH = 1.05
 """How much more than when it was told to make room a sandbox may store meanwhile."""
@@ -27,12 +25,12 @@ _MOST_NEWS = 3
 
 
 class Watched:
-    """The state of one sandbox. `Watch` looks, `Sandbox` asks what it saw; `lock` is the watch's own."""
+    """The state of one sandbox. The threads of `Watch` look, that of its `Sandbox` asks what they saw."""
 
-    def __init__(self, lock: threading.Lock, loop_pid: int, layer: Path, limits: Limits) -> None:
-        self._lock = lock
+    def __init__(self, loop_pid: int, layer: Path, limits: Limits) -> None:
+        self._lock = threading.Lock()
+        """Guards what is told to the agent: `kills`, `_news`, `_over`."""
         self._loop_pid = loop_pid
-        self._loop_fd = os.pidfd_open(loop_pid)
         self._memory_files = MemoryFiles(loop_pid)
         self._limits = limits
         self.layer = layer
@@ -47,6 +45,10 @@ class Watched:
         self._crowded = False
         """Whether there were too many processes at the last look."""
         self._over: _Overfull | None = None
+
+    @property
+    def has_disk_limit(self) -> bool:
+        return self._limits.disk_bytes is not None
 
     def settle(self) -> str:
         """After each command: what was done to the sandbox since the last one, in words for the agent; mostly empty.
@@ -68,16 +70,30 @@ class Watched:
             self._walk = LayerSize(self.layer)  # one under way has counted what is gone now
         return said
 
-    def look(self, table: Table) -> None:
-        """Hold the sandbox to its limits on processes and memory. Called with the lock held."""
+    def bound_number(self, table: Table) -> None:
+        """Hold the sandbox to its limit on processes and threads."""
         processes = descendants(table, self._loop_pid)
-        self._bound_number(processes)
+        limit = self._limits.processes
+        surplus = sum(process.threads for process in processes) - limit
+        again, self._crowded = self._crowded, surplus > 0
+        if surplus <= 0:
+            return
+        if again or surplus > limit:
+            self._end_all()
+        else:
+            for process in sorted(processes, key=lambda process: (process.start, process.pid), reverse=True):
+                if surplus > 0 and not process.is_zombie and end(process):
+                    surplus -= process.threads
+        self._tell(f"processes were killed: there were more than {limit} processes and threads, which is the limit")
+
+    def weigh(self, table: Table) -> None:
+        """Hold the sandbox to its limit on memory. May wait for processes that the processor has no time for."""
+        processes = descendants(table, self._loop_pid)
         in_files = self._memory_files.used_bytes()
         limit = self._limits.memory_bytes
         if limit is not None and in_files > limit:
             self._overfull(in_files, limit, in_memory=True)
-        named = {(process.pid, process.start) for process in processes}
-        self._dying &= named
+        self._dying &= {(process.pid, process.start) for process in processes}
         living = [process for process in processes if (process.pid, process.start) not in self._dying]
         # The sum of what is resident counts shared pages often. It is exact enough where nothing depends on it.
         memory = sum(process.resident_bytes for process in living) + in_files
@@ -97,50 +113,37 @@ class Watched:
         """Go on measuring the layer until `time.monotonic()` is `until`, and hold the sandbox to its limit."""
         walk, limit = self._walk, self._limits.disk_bytes
         size = walk.advance(until)
-        with self._lock:
-            if walk is self._walk and size is not None and limit is not None and size > limit:
-                self._overfull(size, limit, in_memory=False)
+        if walk is self._walk and size is not None and limit is not None and size > limit:
+            self._overfull(size, limit, in_memory=False)
 
     def release(self) -> None:
-        """Called with the lock held, once."""
-        os.close(self._loop_fd)
+        """The sandbox is about to end; idempotent."""
         self._memory_files.close()
 
-    def _bound_number(self, processes: list[Process]) -> None:
-        limit = self._limits.processes
-        surplus = sum(process.threads for process in processes) - limit
-        again, self._crowded = self._crowded, surplus > 0
-        if surplus <= 0:
-            return
-        if again or surplus > limit:
-            self._end_all()
-        else:
-            for process in sorted(processes, key=lambda process: (process.start, process.pid), reverse=True):
-                if surplus > 0 and not process.is_zombie and end(process):
-                    surplus -= process.threads
-        self._tell(f"processes were killed: there were more than {limit} processes and threads, which is the limit")
-
     def _overfull(self, stored: float, limit: int, *, in_memory: bool) -> None:
-        if self._over and (self._over.in_memory != in_memory or stored <= self._over.stored * _GROWTH):
-            return
-        if self._over is None:
-            self._over = _Overfull(limit, in_memory, stored)
+        with self._lock:
+            if self._over and (self._over.in_memory != in_memory or stored <= self._over.stored * _GROWTH):
+                return
+            is_news, self._over = self._over is None, self._over or _Overfull(limit, in_memory, stored)
+            self._over.stored = stored
+            what = self._over.what(stored)
+        if is_news:
             self._tell(
-                f"everything that ran in the sandbox was killed: {self._over.what(stored)}; "
+                f"everything that ran in the sandbox was killed: {what}; "
                 "the next command has to make room, or the session ends"
             )
-        self._over.stored = stored
         self._end_all()
 
     def _end_all(self) -> None:
-        """Through process 1, which reaches them all at one moment."""
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._loop_fd, signal.SIGUSR2)
+        if not end_namespace(self._loop_pid):
+            for process in descendants(read_table(), self._loop_pid):
+                end(process)
 
     def _tell(self, news: str) -> None:
-        for told in (self._news, self.kills):
-            if len(told) < _MOST_NEWS:
-                told.append(news)
+        with self._lock:
+            for told in (self._news, self.kills):
+                if news not in told and len(told) < _MOST_NEWS:
+                    told.append(news)
 
 
 class _Overfull:
