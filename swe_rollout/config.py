@@ -31,9 +31,9 @@ _Template = Annotated[str, AfterValidator(_template)]
 
 class DataConfig(_Section):
     train: str
-    """Pattern of the parquet files for training, below R2E_DATA_PATH."""
+    """Pattern of the parquet files for training, below R2E_DATA_PATH; empty: no train sessions."""
     eval: str
-    """Pattern of the parquet files for evaluation, below R2E_DATA_PATH."""
+    """Pattern of the parquet files for evaluation, below R2E_DATA_PATH; empty: no eval sessions."""
 
 
 class AgentSection(_Section):
@@ -85,9 +85,11 @@ class SetupSection(_Section):
 
 class ScoringSection(_Section):
     timeout: float = Field(gt=0)
-    """Seconds for the hidden tests."""
+    """Seconds for the hidden tests of a task in R2E form."""
+    swebench_timeout: float = Field(gt=0)
+    """Seconds for those of a task in SWE-bench form."""
     command: str = Field(pattern=r"\S")
-    """Runs the hidden tests, in the task's tree."""
+    """Runs the hidden tests of a task in R2E form, in its tree."""
 
 
 class RolloutConfig(_Section):

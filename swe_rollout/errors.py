@@ -48,7 +48,3 @@ class Cancelled(Exception):
 
 class StartupError(Exception):
     """The server must not start; the message is one line that says what to do."""
-
-
-class UnsupportedRowsError(StartupError):
-    """Rows in a form that this server cannot score; a server can do without the mode they are for."""

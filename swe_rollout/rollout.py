@@ -14,12 +14,13 @@ from swe_rollout.artifacts import SessionFolder
 from swe_rollout.config import RolloutConfig
 from swe_rollout.environment import SandboxEnvironment
 from swe_rollout.errors import AgentFault, Cancelled, InfrastructureError
-from swe_rollout.model import ChatClient, RelaxModel
+from swe_rollout.model import Chat, RelaxModel
 from swe_rollout.outcome import Outcome
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost
 from swe_rollout.sandbox.watch import Usage, recording
-from swe_rollout.scoring.change import Change, capture
-from swe_rollout.scoring.judge import Judge, Judgement
+from swe_rollout.scoring.change import capture
+from swe_rollout.scoring.judge import Judge
+from swe_rollout.scoring.judgement import Judgement
 from swe_rollout.session import Mode, Session
 from swe_rollout.slots import Slots
 from swe_rollout.workspace import AgentWorkspace
@@ -37,7 +38,7 @@ class Rollout:
     """For sandboxes that an agent works in."""
     scoring_slots: Slots
     """For sandboxes of the judge."""
-    chat: ChatClient
+    chat: Chat
     judges: Mapping[Mode, Judge]
     work_dir: Path
 
@@ -96,9 +97,14 @@ class _Attempt:
         self._leave_workspace()
         session.cancellation.check()
         try:
-            self._judgement = self._judged(run_tests=submitted)
+            self._judgement = self._judged(submission, run_tests=submitted)
         except AgentFault as fault:
             return Outcome.completed(exit_status, 0.0, submission=submission, reason=self._with_kills(str(fault)))
+        except InfrastructureError as error:
+            if submitted:
+                raise
+            # The reward is known; only what the agent left cannot be shown to people.
+            log.warning("%s: the patch is not stored: %s: %s", session.id, type(error).__name__, error)
         if not submitted:
             return Outcome.completed(exit_status, 0.0, submission=submission, reason=reason)
         verdict = self._judgement.verdict if self._judgement else None
@@ -135,7 +141,7 @@ class _Attempt:
             folder.write_json(
                 artifacts.OUTCOME,
                 {**dataclasses.asdict(outcome), "exit_code": outcome.exit_code, "tests": tests}
-                | {"timings": session.timings}
+                | {"grading_status": verdict.status if verdict else None, "timings": session.timings}
                 | {"peak_memory_mb": {who: usage.peak_memory_mb for who, usage in self._usage.items()}},
             )
         except OSError as error:
@@ -154,7 +160,7 @@ class _Attempt:
             self._sandbox = Sandbox(shared.hosts[session.request.mode], session.task.sif)
             self._sandbox.start(session.cancellation)
         with self._timed("setup"):
-            return AgentWorkspace(self._sandbox, shared.config.setup, session.cancellation)
+            return AgentWorkspace(self._sandbox, shared.config.setup, session.task.tests.hidden, session.cancellation)
 
     def _leave_workspace(self) -> None:
         """End the agent's sandbox; others may have its slot while this session is judged."""
@@ -162,21 +168,22 @@ class _Attempt:
             self._sandbox.close()
         self._slot.close()
 
-    def _judged(self, *, run_tests: bool) -> Judgement | None:
+    def _judged(self, submission: str, *, run_tests: bool) -> Judgement | None:
         """None when no command was ever run, so that there is nothing to look at."""
         session, shared, sandbox = self._session, self._shared, self._sandbox
         if sandbox is None:
             return None
         session.advance("scoring")
-        change = self._change(sandbox)
         with shared.scoring_slots.hold(session.cancellation) as waited, self._timed("scoring"):
             session.note("scoring_wait", waited)
-            judge = shared.judges[session.request.mode]
             with recording() as self._usage["judge"]:
-                return judge.judge(session.task, change, session.cancellation, run_tests=run_tests)
-
-    def _change(self, sandbox: Sandbox) -> Change:
-        return capture(sandbox.layer, self._shared.config.environment.cwd, sandbox.folder / "change")
+                return shared.judges[session.request.mode].judge(
+                    session.task,
+                    lambda: capture(sandbox.layer, shared.config.environment.cwd, sandbox.folder / "change"),
+                    submission,
+                    session.cancellation,
+                    run_tests=run_tests,
+                )
 
     def _with_kills(self, reason: str) -> str:
         kills = self._usage["judge"].kills

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from swe_rollout.errors import StartupError
 from swe_rollout.sandbox.images import official_image
+from swe_rollout.scoring.swebench import SWEBENCH_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -21,7 +22,6 @@ ID_COLUMNS = ("instance_id", "repo_name", "commit_hash")
 _BATCH_ROWS = 256
 _LFS_POINTER = b"version https://git-lfs"
 _ID_DIGITS = 12
-_JUDGING_COLUMNS = ("base_commit", "patch", "log_parser", "eval_type", "eval_script")
 
 
 class RowForm(enum.Enum):
@@ -61,7 +61,7 @@ def read_rows(file: Path) -> Iterator[dict[str, object]]:
         form = _form(file, parquet)
         wanted = dict.fromkeys((*form.columns, *ID_COLUMNS, *IMAGE_COLUMNS))
         if form is RowForm.SWE_BENCH:
-            wanted |= dict.fromkeys(_JUDGING_COLUMNS)
+            wanted |= dict.fromkeys(SWEBENCH_COLUMNS)
         present = parquet.schema_arrow.names
         for batch in parquet.iter_batches(_BATCH_ROWS, columns=[name for name in wanted if name in present]):
             yield from batch.to_pylist()

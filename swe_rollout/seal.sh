@@ -49,7 +49,7 @@ seal() {
     keep_only "$GIT_DIR" HEAD config config.worktree description hooks index 'sharedindex.*' info modules objects shallow
     keep_only "$GIT_DIR/info" attributes exclude sparse-checkout
     mkdir -p "$GIT_DIR/refs/heads" "$GIT_DIR/refs/tags"
-    [[ ! $base || ! $branch ]] || git update-ref "$branch" "$base"
+    [[ ! $base || ! $branch ]] || git -c core.logAllRefUpdates=false update-ref "$branch" "$base"
     if [[ $(git rev-parse --quiet --verify 'HEAD^{commit}' || true) != "$base" ]]; then
         echo "$GIT_DIR keeps its refs in a form that cannot be sealed" >&2
         exit 1

@@ -1,5 +1,7 @@
 """The sandbox an agent works in: prepared, and without what it must not see."""
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from swe_rollout.cancellation import Cancellation
@@ -7,22 +9,22 @@ from swe_rollout.config import SetupSection
 from swe_rollout.errors import AgentFault, SetupError
 from swe_rollout.sandbox.channel import CommandResult
 from swe_rollout.sandbox.sandbox import Sandbox
-from swe_rollout.scoring.judge import HIDDEN_TESTS, RUNNER, TESTS_LINK
 
 _SEAL = (Path(__file__).parent / "seal.sh").read_text()
-_HIDDEN = f"{HIDDEN_TESTS} {TESTS_LINK} {RUNNER} /root/{TESTS_LINK} /root/{RUNNER}"
 
 
 class AgentWorkspace:
     """Runs the agent's commands in its sandbox."""
 
-    def __init__(self, sandbox: Sandbox, setup: SetupSection, cancellation: Cancellation) -> None:
-        """Prepare a started sandbox. Raises `SetupError` naming the step that failed."""
+    def __init__(
+        self, sandbox: Sandbox, setup: SetupSection, hidden: Sequence[str], cancellation: Cancellation
+    ) -> None:
+        """Prepare a started sandbox, without the paths in `hidden`. Raises `SetupError` naming the step that failed."""
         self._sandbox = sandbox
         self._cancellation = cancellation
         for what, script in (
             ("the setup script", setup.script),
-            ("hiding the tests and the repository's future", f"set -- {_HIDDEN}\n{_SEAL}"),
+            ("hiding the tests and the repository's future", f"set -- {shlex.join(hidden)}\n{_SEAL}"),
         ):
             try:
                 result = self.run(script, setup.timeout)

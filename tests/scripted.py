@@ -27,6 +27,7 @@ from swe_rollout.journal import Journal
 from swe_rollout.leases import TaskPool
 from swe_rollout.listener import bind
 from swe_rollout.outcome import Outcome
+from swe_rollout.scoring.r2e import R2ETests
 from swe_rollout.service import Service
 from swe_rollout.session import Mode, Session
 from swe_rollout.settings import Settings, load_settings
@@ -85,7 +86,7 @@ def make_parts(run: Run, *, modes: Sequence[Mode] = ("train",)) -> Parts:
             Path(f"/sifs/calc__{number}.sif"),
             "calc",
             "Fix it.",
-            {"t": "PASSED"},
+            R2ETests({"t": "PASSED"}),
         )
         for number in range(3)
     ]

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from swe_rollout.leases import Place, TaskPool
+from swe_rollout.scoring.r2e import R2ETests
 from swe_rollout.tasks import Task
+
+TESTS = R2ETests({"test": "PASSED"})
 
 
 def tasks(count: int) -> list[Task]:
-    return [Task(f"t{n}", "image", Path("image.sif"), "repo", "fix it", {"test": "PASSED"}) for n in range(count)]
+    return [Task(f"t{n}", "image", Path("image.sif"), "repo", "fix it", TESTS) for n in range(count)]
 
 
 def test_groups_share_a_row_and_every_epoch_gives_each_row_once() -> None:

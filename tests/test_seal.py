@@ -111,7 +111,7 @@ def test_nothing_of_the_future_is_left(
             assert not [line for line in found.splitlines() if any(name[:7] in line for name in hidden)], search
             assert "error" not in found, search
         assert git("tag") == "base\n"
-        assert git("remote") == ""
+        assert git("remote") == git("reflog") == ""
         assert workspace.run("grep -rls 'the fix' .git /store.git; find .git -name '*.bundle'", 60).output == ""
 
         assert workspace.run(_STATE, 60).output == before

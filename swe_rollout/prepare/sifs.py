@@ -1,12 +1,24 @@
-"""Docker images to verified SIFs."""
+"""Docker images to verified SIFs.
 
+Any number of runs may work on one folder: each image has a lock, finished SIFs appear by rename, and the manifest says
+which are good. A run that was killed leaves only what the next one sweeps.
+"""
+
+import contextlib
+import os
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from swe_rollout.errors import StartupError
+from swe_rollout.prepare.build import Places
+from swe_rollout.prepare.folders import SETUP, RunFolder
 from swe_rollout.prepare.plan import BuildOptions, BuildReport
+from swe_rollout.prepare.work import BuildWork, CheckWork
+from swe_rollout.sandbox.images import sif_name
 
 __all__ = ["BuildOptions", "BuildReport", "build_sifs", "check_sifs", "unneeded_sifs"]
 
@@ -18,16 +30,45 @@ def build_sifs(
 
     Raises `StartupError`, one line, when nothing can be built: the folder cannot be written to, no room on the disk.
     """
-    raise NotImplementedError
+    setup = sif_dir / SETUP
+    given = options.tmp_dir or os.environ.get("APPTAINER_TMPDIR")
+    with contextlib.ExitStack() as claimed:
+        try:
+            if not sif_dir.exists():
+                sif_dir.mkdir(parents=True)
+                sif_dir.chmod(0o755)
+            for folder in (setup, setup / "locks", setup / "logs"):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            run = claimed.enter_context(RunFolder(setup)).path
+        except OSError as error:
+            raise StartupError(f"cannot write to {sif_dir}: {error.strerror}; set R2E_SIF_DIR to another") from None
+        unpacked = _below(given, "APPTAINER_TMPDIR", run, claimed)
+        cache = _below(os.environ.get("APPTAINER_CACHEDIR"), "APPTAINER_CACHEDIR", run, claimed)
+        places = Places(sif_dir, setup / "locks", setup / "logs", run, unpacked, cache)
+        return BuildWork(images, places, options, console, stop).run()
+
+
+def _below(given: Path | str | None, variable: str, default: Path, claimed: contextlib.ExitStack) -> Path:
+    """A folder of the run's own in a folder that the user named."""
+    if not given:
+        return default
+    try:
+        return claimed.enter_context(RunFolder(Path(given))).path
+    except OSError as error:
+        raise StartupError(f"cannot write to {given}: {error.strerror}; set {variable} to another") from None
 
 
 def check_sifs(
     images: Sequence[str], sif_dir: Path, options: BuildOptions, console: Console, stop: threading.Event
 ) -> BuildReport:
     """Look at every SIF, build none: what is missing or damaged is in the report's failures."""
-    raise NotImplementedError
+    # The SIF folder may be closed to us for writing.
+    with tempfile.TemporaryDirectory(prefix="swe-rollout-check-") as name:
+        logs = Path(name)
+        return CheckWork(images, Places(sif_dir, logs, logs, logs, logs, logs), options, console, stop).run()
 
 
 def unneeded_sifs(images: Sequence[str], sif_dir: Path) -> list[Path]:
     """The SIFs in the folder that none of `images` is made into."""
-    raise NotImplementedError
+    needed = {sif_name(image) for image in images}
+    return sorted(sif for sif in sif_dir.glob("*.sif") if sif.name not in needed and sif.is_file())

@@ -1,9 +1,12 @@
 """From a task's docker image name to a SIF that is whole."""
 
+import os
 import struct
 from pathlib import Path
 
-from swe_rollout.errors import ImageError
+from swe_rollout.errors import ImageError, StartupError
+
+BUILD = "`bash setup_r2e_data_and_sifs.sh` builds what is missing or damaged"
 
 _HEADER = struct.Struct("<32s10s3s3s16s8q")
 _MAGIC = b"SIF_MAGIC\0"
@@ -35,3 +38,25 @@ def check_sif(path: Path) -> None:
     *_, data_offset, data_length = _HEADER.unpack(header)
     if size < data_offset + data_length:
         raise ImageError(f"image {path} is cut short: {size} bytes of {data_offset + data_length}; build it again")
+
+
+class SifFolder:
+    """The SIFs a folder has; its names are read once, as it may be remote and hold thousands."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `StartupError` if the folder cannot be listed."""
+        self._folder = folder
+        try:
+            self._names = frozenset(os.listdir(folder))
+        except OSError as error:
+            raise StartupError(
+                f"SIF folder {folder} cannot be read: {error.strerror}; set R2E_SIF_DIR, or {BUILD}"
+            ) from None
+
+    def find(self, docker_image: str) -> Path | None:
+        """The image's SIF; None if there is none. Raises `ImageError` as `check_sif` does."""
+        name = sif_name(docker_image)
+        if name not in self._names:
+            return None
+        check_sif(self._folder / name)
+        return self._folder / name

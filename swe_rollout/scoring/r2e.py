@@ -11,6 +11,8 @@ after printing a run of its own, leaves a log that looks like a sound one.
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from swe_rollout.scoring.summary import STATUSES, Ending, plain, read_endings, readings
 from swe_rollout.scoring.verdict import Verdict
@@ -22,6 +24,23 @@ _RANK = ("SKIPPED", "XFAIL", "XPASS", "PASSED", "ERROR", "FAILED")
 """Of two results under one key the later one here stands: a failure is never hidden by a pass."""
 _NAMED = 3
 """Differing tests named in a reason."""
+
+
+HIDDEN_TESTS = "/r2e_tests"
+TESTS_LINK = "r2e_tests"
+RUNNER = "run_tests.sh"
+"""Where an R2E image keeps its tests; link and runner are below the task's tree."""
+
+
+@dataclass(frozen=True)
+class R2ETests:
+    """How a submission to one R2E row is judged."""
+
+    hidden: ClassVar[tuple[str, ...]] = (HIDDEN_TESTS, TESTS_LINK, RUNNER, f"/root/{TESTS_LINK}", f"/root/{RUNNER}")
+    """What an agent's sandbox must not hold; paths without a slash in front are below the task's tree."""
+
+    expected: Mapping[str, str]
+    """The status each hidden test must have, by test key."""
 
 
 def parse_expected(text: str) -> dict[str, str]:
@@ -67,6 +86,7 @@ def grade(log: str, exit_code: int, expected: Mapping[str, str]) -> Verdict:
         return Verdict.zero(
             f"the test run printed no summary (exit code {exit_code}); {_last_line(log)}",
             n_expected=len(expected),
+            status="no_results",
         )
     last = endings[-1]
     tests, outside = _results(last, expected)

@@ -2,6 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal[
+    "graded",  # test by test
+    "no_change",  # nothing was submitted, or nothing that may decide a test
+    "patch_refused",  # no patch, or one that does not apply
+    "timed_out",  # the hidden tests did not end in time
+    "no_results",  # the log of the hidden tests cannot be believed or holds no results
+    "parser_error",  # the harness' parser failed on the log or did not end
+]
+"""How a verdict came about."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,7 @@ class Verdict:
     """Tests the task expects a status of."""
     n_as_expected: int = 0
     """Those of them that have it."""
+    status: Status = "graded"
 
     def __post_init__(self) -> None:
         if self.reward not in (0.0, 1.0):
@@ -39,6 +51,7 @@ class Verdict:
         tests: Mapping[str, str] | None = None,
         n_expected: int = 0,
         n_as_expected: int = 0,
+        status: Status = "graded",
     ) -> "Verdict":
         """The submission does not solve the task, or its test run cannot be believed."""
-        return cls(0.0, reason, tests or {}, n_expected, n_as_expected)
+        return cls(0.0, reason, tests or {}, n_expected, n_as_expected, status)

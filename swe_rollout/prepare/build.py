@@ -1,0 +1,201 @@
+"""One image to one SIF: under a lock, into a temporary file, verified, then renamed into place."""
+
+import contextlib
+import datetime
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_rollout.errors import ImageError
+from swe_rollout.locks import take
+from swe_rollout.prepare import children
+from swe_rollout.prepare.faults import BuildFault, NoSpace, Stopped, from_words
+from swe_rollout.prepare.folders import LayerCache
+from swe_rollout.prepare.manifest import Entry, Manifest
+from swe_rollout.prepare.plan import BuildOptions
+from swe_rollout.prepare.registry import Registry, locate
+from swe_rollout.prepare.retry import Gate
+from swe_rollout.prepare.verify import sha256, verify
+from swe_rollout.sandbox.images import sif_name
+
+_SQUASHFS = "-comp zstd -Xcompression-level 3"
+_MODE = 0o644
+"""Sandboxes run as another user than the one that builds."""
+_LOG_BYTES = 256 << 10
+
+
+class Held(Exception):
+    """Another run is at this image."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a run reads and writes."""
+
+    sif_dir: Path
+    locks: Path
+    logs: Path
+    unfinished: Path
+    """SIFs being written; on the disk of `sif_dir`."""
+    unpacked: Path
+    """Apptainer's temporary files."""
+    cache: Path
+    """Layers."""
+
+    def sif(self, image: str) -> Path:
+        """The finished SIF of `image`."""
+        return self.sif_dir / sif_name(image)
+
+    def log(self, image: str) -> Path:
+        """What Apptainer says about `image`; stays if it fails."""
+        return self.logs / f"{sif_name(image)}.log"
+
+
+@contextlib.contextmanager
+def locked(places: Places, image: str) -> Iterator[None]:
+    """Alone with `image`, among all runs on this folder. Raises `Held`."""
+    fd = take(places.locks / f"{sif_name(image)}.lock", create=True)
+    if fd is None:
+        raise Held
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+class Inspector:
+    """Says of the SIFs that are there whether they are good, and remembers the good ones."""
+
+    def __init__(self, manifest: Manifest, places: Places, stop: threading.Event) -> None:
+        self._manifest, self._places, self._stop = manifest, places, stop
+
+    def known(self, image: str) -> Entry | None:
+        """Its entry if it was verified before and is unchanged since; costs one stat."""
+        return self._manifest.vouches(image, self._places.sif(image))
+
+    def inspect(self, image: str) -> Entry:
+        """Run a program in the SIF that is there. Raises `ImageError` if it is damaged or missing, `Stopped`."""
+        began, sif, log = time.monotonic(), self._places.sif(image), self._places.log(image)
+        self._manifest.refresh()
+        if known := self.known(image):
+            return known
+        verify(sif, log, self._stop)
+        with contextlib.suppress(OSError):
+            sif.chmod(sif.stat().st_mode | _MODE)
+        entry = entry_of(image, sif, "", began, self._stop)
+        # A folder that cannot be written to can be looked at all the same.
+        with contextlib.suppress(OSError):
+            self._manifest.add(entry)
+        log.unlink(missing_ok=True)
+        return entry
+
+
+class Builder:
+    """Builds, for many threads at once."""
+
+    def __init__(
+        self,
+        options: BuildOptions,
+        places: Places,
+        manifest: Manifest,
+        cache: LayerCache,
+        gate: Gate,
+        stop: threading.Event,
+    ) -> None:
+        self._options, self._places, self._manifest = options, places, manifest
+        self._cache, self._gate, self._stop = cache, gate, stop
+        self._registry = Registry()
+
+    def build(self, image: str) -> Entry:
+        """One try; the caller holds the image's lock. Raises `BuildFault`, `Stopped`."""
+        try:
+            return self._build(image)
+        except OSError as error:
+            kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else BuildFault
+            raise kind(f"{error.strerror}: {error.filename or self._places.sif_dir}") from None
+
+    def _build(self, image: str) -> Entry:
+        sif, unfinished = self._places.sif(image), self._places.unfinished / sif_name(image)
+        self._remove_leftovers(sif)
+        self._gate.pass_()
+        began = time.monotonic()
+        try:
+            reference = locate(image, self._options.registry_mirror)
+        except ValueError as error:
+            raise BuildFault(str(error)) from None
+        digest = self._registry.digest(reference)
+        if self._stop.is_set():
+            raise Stopped
+        try:
+            self._apptainer(reference.at(digest), reference.insecure, unfinished, self._places.log(image))
+            try:
+                verify(unfinished, self._places.log(image), self._stop)
+            except ImageError as error:
+                raise BuildFault(f"built, but not usable: {error}") from None
+            unfinished.chmod(_MODE)
+            entry = entry_of(image, unfinished, digest, began, self._stop)
+            _sync(unfinished)
+            unfinished.replace(sif)
+            _sync(sif.parent)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        self._manifest.add(entry)
+        self._places.log(image).unlink(missing_ok=True)
+        return entry
+
+    def _apptainer(self, name: str, insecure: bool, target: Path, log: Path) -> None:
+        argv: list[str | Path] = ["apptainer", "build", "--force", "--mksquashfs-args", _SQUASHFS]
+        argv += ["--no-https"] if insecure else []
+        begin = _shortened(log)
+        with self._cache.used() as cache:
+            env = {"APPTAINER_CACHEDIR": str(cache), "APPTAINER_TMPDIR": str(self._places.unpacked)}
+            code = children.run([*argv, target, f"docker://{name}"], log, self._stop, self._options.build_seconds, env)
+        if code == 0:
+            return
+        if self._stop.is_set():
+            raise Stopped
+        with log.open("rb") as file:
+            file.seek(begin)
+            fault = from_words(file.read(_LOG_BYTES).decode(errors="replace"), name)
+        if isinstance(fault, NoSpace):
+            raise NoSpace(
+                f"{fault} (temporary files: {self._places.unpacked.parent}; set APPTAINER_TMPDIR to a larger disk)"
+            )
+        raise fault
+
+    def _remove_leftovers(self, sif: Path) -> None:
+        # Of other programs and of runs that ended: nobody else is at this image now.
+        for leftover in (sif.with_name(f"{sif.name}.tmp"), *sif.parent.glob(f"{sif.name}.*.tmp")):
+            leftover.unlink(missing_ok=True)
+
+
+def entry_of(image: str, sif: Path, digest: str, began: float, stop: threading.Event) -> Entry:
+    """What the manifest says of a verified SIF. Raises `Stopped`."""
+    content = sha256(sif, stop)
+    if stop.is_set():
+        raise Stopped
+    found = sif.stat()
+    when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    seconds = round(time.monotonic() - began, 3)
+    return Entry(image, digest, found.st_size, content, seconds, found.st_mtime_ns, when)
+
+
+def _shortened(log: Path) -> int:
+    """The length of `log`, which is begun anew when it is long."""
+    size = log.stat().st_size if log.exists() else 0
+    if size > _LOG_BYTES:
+        log.unlink()
+        return 0
+    return size
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

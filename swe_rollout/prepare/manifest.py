@@ -1,0 +1,86 @@
+"""manifest.jsonl: which SIFs were found good, and how they looked then. Lines are only ever added."""
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+NAME = "manifest.jsonl"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One SIF at the moment it was verified."""
+
+    image: str
+    digest: str
+    """Of the image in the registry; "" for a SIF that was there already."""
+    size: int
+    sha256: str
+    seconds: float
+    """What it took to build, or to verify."""
+    mtime_ns: int
+    when: str
+    """UTC, ISO 8601."""
+
+
+_FIELDS = {field.name for field in fields(Entry)}
+
+
+class Manifest:
+    """For many threads, and for several runs on one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / NAME
+        self._lock = threading.Lock()
+        self._read = 0
+        self._entries: dict[str, Entry] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what other runs have added. A line that a kill cut short is passed over."""
+        with self._lock, contextlib.suppress(FileNotFoundError):
+            with self._file.open("rb") as file:
+                file.seek(self._read)
+                added = file.read()
+            whole = added[: added.rfind(b"\n") + 1]
+            self._read += len(whole)
+            for line in whole.splitlines():
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    found = json.loads(line)
+                    entry = Entry(**{name: found[name] for name in _FIELDS})
+                    self._entries[entry.image] = entry
+
+    def vouches(self, image: str, sif: Path) -> Entry | None:
+        """The entry of `image` if `sif` still has the size and time it was verified with."""
+        with self._lock:
+            entry = self._entries.get(image)
+        try:
+            found = sif.stat()
+        except OSError:
+            return None
+        same = entry is not None and (found.st_size, found.st_mtime_ns) == (entry.size, entry.mtime_ns)
+        return entry if same else None
+
+    def mean_size(self) -> float | None:
+        """Bytes per SIF so far."""
+        with self._lock:
+            sizes = [entry.size for entry in self._entries.values()]
+        return sum(sizes) / len(sizes) if sizes else None
+
+    def add(self, entry: Entry) -> None:
+        """Append with one write under a lock of the file. Raises OSError."""
+        line = json.dumps(asdict(entry)).encode() + b"\n"
+        fd = os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            end = os.fstat(fd).st_size
+            torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
+            os.write(fd, b"\n" + line if torn else line)
+        finally:
+            os.close(fd)
+        with self._lock:
+            self._entries[entry.image] = entry

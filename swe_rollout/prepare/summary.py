@@ -1,0 +1,87 @@
+"""The last words of a run: what is there, what failed, what to type next."""
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.filesize import decimal
+
+from swe_rollout.prepare.options import Options, source
+from swe_rollout.prepare.plan import BuildReport
+from swe_rollout.prepare.selection import Entry
+from swe_rollout.sandbox.images import sif_name
+
+_SHOWN_FAILURES = 50
+_CHECKOUT = Path(__file__).parents[2]
+
+
+def rows_line(entries: Sequence[Entry]) -> str:
+    """Rows and distinct images of each mode; rows without an image are told."""
+    parts = []
+    for mode, n_rows in Counter(entry.mode for entry in entries).items():
+        images = {entry.image for entry in entries if entry.mode == mode and entry.image}
+        parts.append(f"{mode}: {_count(n_rows, 'row')}, {_count(len(images), 'image')}")
+    if bad := [entry for entry in entries if not entry.image]:
+        first = f"{bad[0].mode} {bad[0].id or 'row without an id'}"
+        parts.append(f"no image is named by {_count(len(bad), 'row')} (the first: {first})")
+    return "; ".join(parts)
+
+
+def print_images(console: Console, report: BuildReport, n_images: int) -> None:
+    """How the images fared, in one line."""
+    parts = [f"{report.n_built} built"] if report.n_built else []
+    parts += [f"{report.n_kept} there", f"{len(report.failures)} failed"]
+    parts += [f"{report.n_left} left"] if report.n_left else []
+    console.print(
+        f"   {_count(n_images, 'image')}: {', '.join(parts)}; {decimal(report.bytes)}, {report.seconds:.0f} s"
+    )
+
+
+def print_failures(console: Console, failures: Mapping[str, str]) -> None:
+    """Each by name; of very many only the first."""
+    if not failures:
+        return
+    console.print(f"failed: {len(failures)}")
+    for name, reason in list(failures.items())[:_SHOWN_FAILURES]:
+        console.print(f"   {name}: {reason}")
+    if (more := len(failures) - _SHOWN_FAILURES) > 0:
+        console.print(f"   and {more} more, named above")
+
+
+def print_next(console: Console, options: Options, entries: Sequence[Entry]) -> None:
+    """How many rows the server will find an image for, and the command that uses them."""
+    images = {entry.image for entry in entries if entry.image}
+    there = {image for image in images if (options.sif_dir / sif_name(image)).is_file()}
+    n_rows = sum(entry.image in there for entry in entries)
+    console.print(
+        f"{n_rows} of {len(entries)} rows have their image"
+        + ("" if n_rows == len(entries) else "; the server leaves the others out")
+    )
+    if n_rows:
+        console.print(f"next:\n   {command(options)}")
+
+
+def command(options: Options) -> str:
+    """What starts training on this data."""
+    variables = {
+        "MINI_SWE_AGENT_VENV": shlex.quote(sys.prefix),
+        "R2E_DATA_PATH": shlex.quote(str(options.data_dir)),
+        "R2E_SIF_DIR": shlex.quote(str(options.sif_dir)),
+    }
+    patterns = []
+    for each in options.sources:
+        usual = source(each.mode, None, None, None)
+        if usual is None or (each.folder, each.pattern) != (usual.folder, usual.pattern):
+            patterns.append(f"data.{each.mode}={each.folder}/{each.pattern}")
+    if patterns:
+        variables["AGENT_SERVER_CONFIG"] = shlex.quote(" ".join(patterns))
+    variables |= {"MODEL_DIR": "/path/to/models", "SAVE_DIR": "/path/to/checkpoints"}
+    words = " ".join(f"{name}={value}" for name, value in variables.items())
+    return f"{words} bash {shlex.quote(str(_CHECKOUT / 'run_mini_swe_agent.sh'))}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

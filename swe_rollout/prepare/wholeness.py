@@ -1,0 +1,90 @@
+"""Whether parquet files are what they should be: by themselves, by an earlier run's record, by the hub's listing."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from swe_rollout.errors import StartupError
+from swe_rollout.prepare.hub import HubFile, Listing
+from swe_rollout.prepare.stopping import Stopping
+from swe_rollout.rows import FETCH, check_parquet
+
+_CHUNK = 1 << 20
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.parquet")
+
+
+def damage(path: Path) -> str:
+    """What is wrong with a file by itself, in one clause that names it; empty if nothing is."""
+    try:
+        check_parquet(path)
+    except StartupError as error:
+        return str(error).partition(f": {FETCH}")[0]
+    return ""
+
+
+def local_faults(folder: Path, pattern: str, recorded: Mapping[str, int]) -> list[str]:
+    """What is wrong with the files of `pattern`, a clause each. `recorded`: name -> bytes as an earlier run has seen
+    them; if it is empty, someone may have put the files there.
+    """
+    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in sorted(folder.glob(pattern))}
+    if not sizes and not recorded:
+        return [f"{folder / pattern} matches no file"]
+    if recorded:
+        faults = [f"{folder / name} is missing" for name in sorted(recorded.keys() - sizes.keys())]
+        faults += [f"{folder / name} is not of this dataset" for name in sorted(sizes.keys() - recorded.keys())]
+    else:
+        faults = _missing_shards(folder, sizes)
+    for name, size in sizes.items():
+        if recorded.get(name, size) != size:
+            faults.append(f"{folder / name} has {size} bytes of {recorded[name]}")
+        elif reason := damage(folder / name):
+            faults.append(reason)
+    return faults
+
+
+def hub_faults(folder: Path, listing: Listing, stopping: Stopping) -> dict[HubFile, str]:
+    """What is wrong with the files that `listing` has, a clause each. Reads them whole; raises `Stopped`.
+
+    Raises `StartupError` for files that are exactly the hub's, but hold no rows of tasks; they are removed.
+    """
+    faults, theirs = {}, []
+    for file in listing.files:
+        stopping.check()
+        path = folder / file.path
+        if not path.is_file():
+            faults[file] = f"{path} is missing"
+        elif (size := path.stat().st_size) != file.size:
+            faults[file] = damage(path) or f"{path} has {size} bytes of {file.size}"
+        elif file.sha256 and _sha256(path, stopping) != file.sha256:
+            faults[file] = damage(path) or f"{path} is not the hub's file of that name"
+        elif reason := damage(path):
+            if file.sha256:
+                path.unlink()
+                theirs.append(reason)
+            else:
+                faults[file] = reason
+    if theirs:
+        raise StartupError(f"{'; '.join(theirs)}; that is how the hub has it: take another dataset or revision")
+    return faults
+
+
+def _missing_shards(folder: Path, names: Iterable[str]) -> list[str]:
+    # Nothing is known of such files but that each name says how many there are.
+    shards = {(int(found[1]), int(found[2])) for name in names if (found := _SHARD.search(name))}
+    totals = {total for _, total in shards}
+    if len(totals) > 1:
+        return [f"{folder / 'data'} mixes files of {' and '.join(map(str, sorted(totals)))} parts"]
+    missing = {(number, total) for total in totals for number in range(total)} - shards
+    return [
+        f"{folder / 'data'} lacks its file *-{number:05}-of-{total:05}.parquet" for number, total in sorted(missing)
+    ]
+
+
+def _sha256(path: Path, stopping: Stopping) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            stopping.check()
+    return digest.hexdigest()

@@ -1,0 +1,97 @@
+"""The image's own tree in a sandbox that no agent was in: what every judgement starts from."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_rollout.cancellation import Cancellation
+from swe_rollout.config import SetupSection
+from swe_rollout.errors import AgentFault, ScoringError
+from swe_rollout.sandbox.channel import CommandResult
+from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
+
+LOG_LIMIT_BYTES = 64 << 20
+"""Of what hidden tests print. What is left out of a longer log could be the end of the real run, with a forged one
+behind it."""
+
+_HERE = Path(__file__).parent
+_APPLY = (_HERE / "apply.sh").read_text()
+_PATCH = (_HERE / "patch.sh").read_text()
+
+
+@dataclass(frozen=True)
+class FreshTree:
+    """Steps in a started sandbox. Those that fail before anything of the agent's is there are the image's fault."""
+
+    sandbox: Sandbox
+    setup: SetupSection
+    cancellation: Cancellation
+
+    def run(self, script: str) -> CommandResult:
+        return self.sandbox.run(script, timeout=self.setup.timeout, cancellation=self.cancellation)
+
+    def run_tests(self, command: str, seconds: float) -> CommandResult:
+        return self.sandbox.run(command, timeout=seconds, cancellation=self.cancellation, output_limit=LOG_LIMIT_BYTES)
+
+    def must(self, script: str, what: str) -> CommandResult:
+        """Run `script`; raises `ScoringError`, with `what` went wrong, if it fails."""
+        result = self.run(script)
+        if failed(result):
+            raise ScoringError(f"the image cannot be used to judge: {what}: {tail(result)}")
+        return result
+
+    def prepare(self) -> None:
+        self.must(self.setup.script, "the setup script failed")
+        self.sandbox.learn_noise(timeout=self.setup.timeout, cancellation=self.cancellation)
+
+    def lay_over(self) -> bytes:
+        """Lay the change at `/.change` over the tree; returns it as a git patch, empty when there is none.
+
+        Raises `AgentFault` when that cannot be done.
+        """
+        return self._changed_by(_APPLY, "the change cannot be laid over the tree")
+
+    def put_patch(self) -> bytes:
+        """As `lay_over`, for a change that is stored as a git patch: `/.change/patch.diff`."""
+        return self._changed_by("git apply --whitespace=nowarn /.change/patch.diff", "the patch does not apply")
+
+    def _changed_by(self, script: str, failure: str) -> bytes:
+        self.must(f"set -- base\n{_PATCH}", "git cannot read the tree")
+        applied = self.run(script)
+        if failed(applied):
+            check_space(applied)
+            raise AgentFault("ChangeUnreadable", f"{failure}: {tail(applied)}")
+        patch = self.run(f"set -- patch\n{_PATCH}")
+        if failed(patch):
+            raise AgentFault("ChangeUnreadable", f"git cannot read the changed tree: {tail(patch)}")
+        return patch.raw
+
+
+@contextlib.contextmanager
+def fresh_tree(
+    host: SandboxHost,
+    setup: SetupSection,
+    image: Path,
+    cancellation: Cancellation,
+    binds: Sequence[tuple[Path, str]],
+) -> Iterator[FreshTree]:
+    """A started sandbox that is gone after the block; `prepare` is still to be called. `binds` are read-only."""
+    with running(host, image, cancellation, binds=binds) as sandbox:
+        yield FreshTree(sandbox, setup, cancellation)
+
+
+def failed(result: CommandResult) -> bool:
+    return result.returncode != 0 or result.timed_out
+
+
+def check_space(result: CommandResult) -> None:
+    """Raise `ScoringError` if a step failed because the machine has no space left."""
+    if "No space left on device" in result.output:
+        raise ScoringError(f"the scratch folder is full: {tail(result)}")
+
+
+def tail(result: CommandResult) -> str:
+    """What a step that failed said last, on one line."""
+    said = " / ".join(result.output.strip().splitlines()[-3:])[-500:]
+    return said or ("it took too long" if result.timed_out else f"exit code {result.returncode}")

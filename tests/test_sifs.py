@@ -1,0 +1,399 @@
+"""SIFs built by the real apptainer from a real registry that fails as told."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from registry import BROKEN, PORTAL, THROTTLED, Answer, Cut, Hold, LocalRegistry, small_images, tiny_tree, until
+from rich.console import Console
+
+from swe_rollout.errors import StartupError
+from swe_rollout.prepare.registry import Reference, locate, retry_after
+from swe_rollout.prepare.sifs import BuildOptions, BuildReport, build_sifs, check_sifs, unneeded_sifs
+from swe_rollout.sandbox.images import check_sif, sif_name
+
+IMAGES = [f"team/project_{name}:v1" for name in ("one", "two", "three", "four", "five")]
+RUN = """
+import json, sys, threading
+from pathlib import Path
+from rich.console import Console
+from swe_rollout.prepare.registry import Reference, locate, retry_after
+from swe_rollout.prepare.sifs import BuildOptions, build_sifs
+images, folder, options = json.loads(sys.argv[1])
+report = build_sifs(images, Path(folder), BuildOptions(**options), Console(stderr=True), threading.Event())
+print(json.dumps({"built": report.n_built, "kept": report.n_kept, "failures": dict(report.failures)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_tree(tmp_path_factory.mktemp("tree") / "root")
+
+
+@pytest.fixture(scope="module")
+def stocked(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    registry = LocalRegistry()
+    try:
+        small_images(registry, tree, tmp_path_factory.mktemp("own"), IMAGES)
+        yield registry
+    finally:
+        registry.close()
+
+
+@pytest.fixture
+def registry(stocked: LocalRegistry) -> LocalRegistry:
+    stocked.reset()
+    return stocked
+
+
+class Folder:
+    """A SIF folder and what was printed while it was worked on."""
+
+    def __init__(self, path: Path, registry: LocalRegistry) -> None:
+        self.path, self.registry = path, registry
+        self.printed = ""
+
+    def options(self, **changes: Any) -> dict[str, Any]:
+        quick = {"max_jobs": 2, "start_interval": 0.0, "min_free_bytes": 0, "first_pause": 0.05}
+        return {**quick, "registry_mirror": self.registry.url, **changes}
+
+    def build(self, images: Sequence[str] = IMAGES, stop: threading.Event | None = None, **changes: Any) -> BuildReport:
+        return self._call(build_sifs, images, stop or threading.Event(), changes)
+
+    def check(self, images: Sequence[str] = IMAGES, **changes: Any) -> BuildReport:
+        return self._call(check_sifs, images, threading.Event(), changes)
+
+    def start(self, images: Sequence[str] = IMAGES, **changes: Any) -> "subprocess.Popen[str]":
+        argument = json.dumps([images, str(self.path), self.options(**changes)])
+        return subprocess.Popen(
+            [sys.executable, "-c", RUN, argument],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[1],
+            start_new_session=True,
+        )
+
+    def sif(self, image: str) -> Path:
+        return self.path / sif_name(image)
+
+    def manifest(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.path / "manifest.jsonl").read_text().splitlines()]
+
+    def is_tidy(self) -> bool:
+        """No temporary file, no folder of a run."""
+        beside = {path.name for path in self.path.iterdir()} - {sif_name(image) for image in IMAGES}
+        return beside <= {".setup", "manifest.jsonl"} and {p.name for p in (self.path / ".setup").iterdir()} <= {
+            "locks",
+            "logs",
+        }
+
+    def _call(
+        self, call: Callable[..., BuildReport], images: Sequence[str], stop: threading.Event, changes: Any
+    ) -> Any:
+        console = Console(file=StringIO(), width=200)
+        try:
+            return call(images, self.path, BuildOptions(**self.options(**changes)), console, stop)
+        finally:
+            self.printed = console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, registry: LocalRegistry) -> Folder:
+    return Folder(tmp_path / "sifs", registry)
+
+
+@pytest.fixture(scope="module")
+def good(stocked: LocalRegistry, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All images, built."""
+    stocked.reset()
+    folder = Folder(tmp_path_factory.mktemp("good") / "sifs", stocked)
+    assert folder.build().n_built == len(IMAGES)
+    return folder.path
+
+
+def manifests(image: str) -> str:
+    return f"/v2/{image.replace(':', '/manifests/')}$"
+
+
+def pulls(image: str) -> str:
+    return f"/v2/{image.split(':')[0]}/manifests/sha256:"
+
+
+def running_below(path: Path) -> list[str]:
+    """Command lines of processes that work below `path`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace")
+            if int(process.name) != os.getpid() and str(path) in words:
+                found.append(words.replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def test_throttled_broken_and_cut_answers_are_waited_out_while_a_missing_tag_is_named_at_once(folder: Folder) -> None:
+    registry = folder.registry
+    one, two, _, four, five = IMAGES
+    missing = "team/project_one:gone"
+    registry.fail("HEAD", manifests(one), THROTTLED, THROTTLED)
+    registry.fail("HEAD", manifests(two), BROKEN, BROKEN)
+    registry.fail("GET", "/v2/team/project_three/blobs/", Cut())
+    registry.fail("GET", pulls(four), *[BROKEN] * 2)
+    registry.fail("GET", pulls(five), *[THROTTLED] * 2)
+    report = folder.build([*IMAGES, missing])
+    assert (report.n_built, report.n_kept, report.n_left, report.stopped) == (5, 0, 0, False)
+    assert list(report.failures) == [missing]
+    assert "manifest unknown" in report.failures[missing]
+    assert registry.count("HEAD", manifests(missing)) == 1
+    assert registry.count("HEAD", manifests(one)) == 3
+    assert registry.count("HEAD", manifests(two)) == 3
+    assert "429" in folder.printed
+    assert f"failed {missing}: " in folder.printed
+    for image in IMAGES:
+        check_sif(folder.sif(image))
+        assert folder.sif(image).stat().st_mode & 0o777 == 0o644
+    entries = {entry["image"]: entry for entry in folder.manifest()}
+    assert entries.keys() == set(IMAGES)
+    assert len({entry["digest"] for entry in entries.values()}) == 5
+    assert all(entry["digest"].startswith("sha256:") and len(entry["sha256"]) == 64 for entry in entries.values())
+    assert report.bytes == sum(entry["size"] for entry in entries.values())
+    assert folder.is_tidy()
+
+    # What is there is not asked for again.
+    asked = len(registry.requests)
+    again = folder.build([*IMAGES, missing])
+    assert (again.n_built, again.n_kept, list(again.failures)) == (0, 5, [missing])
+    assert len(registry.requests) == asked + 1
+    assert len(folder.manifest()) == 5
+
+
+def test_one_image_that_never_works_leaves_the_others_going(folder: Folder) -> None:
+    bad, portal, *_ = IMAGES
+    folder.registry.fail("GET", pulls(bad), *[BROKEN] * 99)
+    folder.registry.fail("HEAD", manifests(portal), PORTAL)
+    report = folder.build(attempts=2, max_jobs=1, cache_bytes=1)
+    assert (report.n_built, report.failures.keys()) == (3, {bad, portal})
+    assert "web page" in report.failures[portal]
+    log = Path(report.failures[bad].partition("; log: ")[2])
+    assert "500" in log.read_text()
+    assert not folder.sif(bad).exists()
+    assert folder.is_tidy()
+    folder.registry.reset()
+    mended = folder.build()
+    assert (mended.n_built, mended.n_kept, mended.failures) == (2, 3, {})
+    assert not log.exists()
+
+
+def test_a_registry_that_throttles_for_good_is_given_up_and_one_that_wants_a_login_gets_it(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, *_ = IMAGES
+    folder.registry.fail("HEAD", manifests(one), *[Answer(429)] * 99)
+    report = folder.build([one], throttled_seconds=0.5)
+    assert "429" in report.failures[one]
+    assert 2 <= folder.registry.count("HEAD", manifests(one)) < 50
+
+    docker = tmp_path / ".docker"
+    docker.mkdir()
+    host = folder.registry.url.removeprefix("http://")
+    docker.joinpath("config.json").write_text(json.dumps({"auths": {host: {"auth": "dXNlcjpwYXNz"}}}))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    challenge = f'Bearer realm="{folder.registry.url}/token",service="here",scope="repository:pull"'
+    folder.registry.fail("HEAD", manifests(two), Answer(401, {"Www-Authenticate": challenge}))
+    folder.registry.fail("GET", "/token", Answer(200, {"Content-Type": "application/json"}, '{"token": "secret"}'))
+    assert folder.build([two]).n_built == 1
+    sent = {
+        (method, path.partition("?")[0]): headers.get("Authorization")
+        for method, path, headers in folder.registry.requests
+    }
+    assert sent["GET", "/token"] == "Basic dXNlcjpwYXNz"
+    assert sent["HEAD", "/v2/team/project_two/manifests/v1"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["found", "in the manifest"])
+def test_damaged_sifs_are_noticed_and_built_again_while_good_ones_stay(folder: Folder, good: Path, known: bool) -> None:
+    shutil.copytree(good, folder.path, ignore=None if known else lambda *_: ["manifest.jsonl"])
+    cut, empty, page, rotten, whole = IMAGES
+    # A copy that was cut, an empty file, an error page, a file with holes, a good one beside what a killed copy left.
+    os.truncate(folder.sif(cut), folder.sif(cut).stat().st_size // 2)
+    os.truncate(folder.sif(empty), 0)
+    folder.sif(page).write_text("<html>429</html>")
+    size = folder.sif(rotten).stat().st_size
+    with folder.sif(rotten).open("r+b") as file:
+        file.seek(40960)
+        file.write(bytes(size - 40960))
+    before = folder.sif(whole).stat()
+    folder.path.joinpath(f"{sif_name(cut)}.tmp").write_text("half")
+    checked = folder.check([*IMAGES, "team/project_six:v1"])
+    assert checked.n_kept == 1
+    assert checked.failures.keys() == {cut, empty, page, rotten, "team/project_six:v1"}
+    assert "cut short" in checked.failures[cut]
+    assert "not a SIF" in checked.failures[empty]
+    assert "not a SIF" in checked.failures[page]
+    assert "missing" in checked.failures["team/project_six:v1"]
+    report = folder.build()
+    assert (report.n_built, report.n_kept, report.failures) == (4, 1, {})
+    assert folder.sif(whole).stat().st_mtime_ns == before.st_mtime_ns
+    assert folder.is_tidy()
+    assert folder.check().n_kept == 5
+
+
+def test_a_build_that_is_killed_half_way_leaves_no_process_and_is_taken_up_again(folder: Folder) -> None:
+    first, held, *_ = IMAGES
+    hold = Hold()
+    assert folder.build([first]).n_built == 1
+    folder.registry.fail("GET", "/v2/team/project_two/blobs/", hold)
+    victim = folder.start([first, held])
+    try:
+        assert hold.reached.wait(60)
+        until(lambda: len(running_below(folder.path)) > 1, "apptainer runs")
+        victim.kill()
+        victim.wait()
+        until(lambda: not running_below(folder.path), "what the dead run had started has ended")
+    finally:
+        hold.release.set()
+        victim.stdout.close()  # type: ignore[union-attr]
+    assert not folder.sif(held).exists()
+    assert not folder.is_tidy()
+    before = folder.sif(first).stat().st_mtime_ns
+    # The power failed while it wrote.
+    with folder.path.joinpath("manifest.jsonl").open("a") as manifest:
+        manifest.write('{"image": "team/pro')
+    report = folder.build()
+    assert (report.n_built, report.n_kept, report.failures) == (4, 1, {})
+    assert folder.sif(first).stat().st_mtime_ns == before
+    assert folder.is_tidy()
+    assert folder.check().n_kept == 5
+
+
+def test_two_runs_at_once_build_each_image_once(folder: Folder) -> None:
+    runs = [folder.start(), folder.start()]
+    reports = [json.loads(run.communicate(timeout=120)[0]) for run in runs]
+    assert all(not report["failures"] for report in reports)
+    assert sum(report["built"] for report in reports) == 5
+    assert all(report["built"] + report["kept"] == 5 for report in reports)
+    assert sorted(entry["image"] for entry in folder.manifest()) == sorted(IMAGES)
+    assert [folder.registry.count("HEAD", manifests(image)) for image in IMAGES] == [1] * 5
+    assert folder.is_tidy()
+    assert folder.check().n_kept == 5
+
+
+def test_stop_ends_everything_and_the_next_run_goes_on(folder: Folder) -> None:
+    hold, stop = Hold(), threading.Event()
+    folder.registry.fail("GET", "/v2/team/project_two/blobs/", hold)
+    folder.registry.fail("HEAD", manifests(IMAGES[2]), Answer(429, {"Retry-After": "3600"}))
+
+    def interrupt() -> None:
+        hold.reached.wait(60)
+        until(lambda: folder.registry.count("HEAD", manifests(IMAGES[2])) > 0, "the long pause has begun")
+        stop.set()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    report = folder.build(stop=stop)
+    thread.join()
+    hold.release.set()
+    assert report.stopped
+    assert report.n_left == 5 - report.n_built > 0
+    assert not report.failures
+    assert not running_below(folder.path)
+    assert folder.is_tidy()
+    assert folder.build().n_kept == report.n_built
+
+
+def test_room_is_looked_at_first_and_a_disk_that_fills_is_told(folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"not enough room .* 5 SIFs need .* are free: .*--limit"):
+        folder.build(min_free_bytes=1 << 60)
+    assert folder.registry.requests == []
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a small disk")
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", small], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("no disk can be mounted here")
+    try:
+        report = folder.build(IMAGES[:1], tmp_dir=small)
+        assert "no space left on device" in report.failures[IMAGES[0]]
+        assert str(small) in report.failures[IMAGES[0]]
+        assert "APPTAINER_TMPDIR" in report.failures[IMAGES[0]]
+        assert list(small.iterdir()) == []
+        with pytest.raises(StartupError, match=f"only .* are free in {small}"):
+            folder.build(tmp_dir=small, min_free_bytes=1 << 24)
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert folder.is_tidy()
+
+
+def test_a_disk_that_gets_low_lets_what_runs_end_and_begins_no_more(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, hold = shutil.disk_usage, Hold()
+    folder.registry.fail("GET", "/v2/team/project_one/blobs/", hold)
+    low = threading.Event()
+
+    def usage(path: Path) -> Any:
+        return type(real(path))(*real(path)[:2], 0) if low.is_set() else real(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+
+    def fill() -> None:
+        hold.reached.wait(60)
+        low.set()
+        hold.release.set()
+
+    threading.Thread(target=fill).start()
+    report = folder.build(max_jobs=1, min_free_bytes=1 << 20)
+    assert (report.n_built, report.n_left, report.failures) == (1, 4, {})
+    assert "must stay free" in report.note
+    assert not report.stopped
+
+
+def test_images_are_found_as_docker_finds_them() -> None:
+    mirror = "http://127.0.0.1:5000/hub"
+    assert locate("team/project:v1").at("sha256:1") == "docker.io/team/project@sha256:1"
+    assert locate("debian") == Reference("docker.io", "library/debian", "latest", insecure=False)
+    assert locate("ghcr.io/team/project:v1", mirror).at("") == "ghcr.io/team/project:v1"
+    assert locate("team/project:v1", mirror) == Reference("127.0.0.1:5000", "hub/team/project", "v1", insecure=True)
+    assert locate("team/project:v1", "mirror.local").insecure is False
+    swebench = "swebench/sweb.eval.x86_64.django_1776_django-11790:latest"
+    assert locate(swebench).at("") == f"docker.io/{swebench}"
+    for bad in ("", "Team/Project:v1", "team/project:", "team/project:v 1", "../x:y"):
+        with pytest.raises(ValueError, match="not the name of an image"):
+            locate(bad)
+    assert retry_after("12") == 12
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert retry_after("soon") is None
+
+
+def test_only_sifs_that_no_image_needs_are_named(folder: Folder) -> None:
+    folder.path.mkdir()
+    for name in (sif_name(IMAGES[0]), "old__image__tag.sif", "notes.txt", "manifest.jsonl"):
+        folder.path.joinpath(name).touch()
+    folder.path.joinpath(".setup").mkdir()
+    folder.path.joinpath(".setup/half.sif").touch()
+    assert unneeded_sifs(IMAGES, folder.path) == [folder.path / "old__image__tag.sif"]
+
+
+def test_sigint_in_the_middle(folder: Folder) -> None:
+    hold = Hold()
+    folder.registry.fail("GET", "/v2/team/project_two/blobs/", hold)
+    run = folder.start(max_jobs=1)
+    try:
+        assert hold.reached.wait(60)
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+    finally:
+        hold.release.set()
+    assert not running_below(folder.path)
+    assert folder.is_tidy()
