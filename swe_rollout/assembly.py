@@ -1,6 +1,7 @@
 """Puts the server's parts together from its settings; the only place that knows them all."""
 
 import contextlib
+import dataclasses
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
@@ -21,8 +22,9 @@ from swe_rollout.slots import Slots
 from swe_rollout.tasks import LoadedTasks
 
 if TYPE_CHECKING:
-    from swe_rollout.config import RolloutConfig
+    from swe_rollout.config import EnvironmentSection, RolloutConfig
     from swe_rollout.rollout import Rollout
+    from swe_rollout.sandbox.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -134,9 +136,13 @@ def open_workshop(settings: Settings) -> Workshop:
             scratch,
             environment=config.environment.env,
             cwd=config.environment.cwd,
-            process_limit=config.environment.process_limit,
+            limits=_limits(config.environment),
         )
-        try_sandbox(host, next(task.sif for tasks in loaded.values() for task in tasks.tasks))
+        networks = config.environment.network.model_dump()
+        hosts: dict[Mode, SandboxHost] = {mode: dataclasses.replace(host, network=networks[mode]) for mode in loaded}
+        for mode in [mode for mode in loaded if networks[mode] == "host"]:
+            log.warning("%s: sandboxes have this machine's network (environment.network.%s=host)", mode, mode)
+        try_sandbox(next(iter(hosts.values())), next(task.sif for tasks in loaded.values() for task in tasks.tasks))
         slots: dict[Mode, Slots] = {
             "train": Slots(settings.train_concurrency),
             "eval": Slots(settings.eval_concurrency),
@@ -144,11 +150,11 @@ def open_workshop(settings: Settings) -> Workshop:
         return Workshop(
             rollout=Rollout(
                 config=config,
-                host=host,
+                hosts=hosts,
                 slots=slots,
                 scoring_slots=Slots(settings.reward_concurrency),
                 chat=chat,
-                judge=Judge(host, config.setup, config.scoring, harness),
+                judges={mode: Judge(host, config.setup, config.scoring, harness) for mode, host in hosts.items()},
                 work_dir=settings.work_dir,
             ),
             loaded=loaded,
@@ -169,6 +175,17 @@ def _pools(settings: Settings, loaded: Mapping[Mode, LoadedTasks]) -> dict[Mode,
         )
         for mode, tasks in loaded.items()
     }
+
+
+def _limits(config: "EnvironmentSection") -> "Limits":
+    from swe_rollout.sandbox.limits import Limits
+
+    memory, disk = config.memory_limit_mb, config.disk_limit_mb
+    return Limits(
+        memory_bytes=None if memory is None else memory << 20,
+        processes=config.process_limit,
+        disk_bytes=None if disk is None else disk << 20,
+    )
 
 
 def _make_folder(name: str, folder: Path) -> None:

@@ -9,6 +9,7 @@ from jinja2 import Environment, TemplateSyntaxError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from swe_rollout.errors import StartupError
+from swe_rollout.sandbox.sandbox import Network
 
 DEFAULT_FILE = Path(__file__).parents[1] / "agent_config.yaml"
 
@@ -55,11 +56,24 @@ class ModelSection(_Section):
     format_error_template: _Template
 
 
+class NetworkSection(_Section):
+    """Per mode, the same for the agent's sandbox and the judge's: `none` or `host`."""
+
+    train: Network
+    eval: Network
+
+
 class EnvironmentSection(_Section):
     cwd: str
     timeout: float = Field(gt=0)
     """Seconds per command of the agent."""
     process_limit: int = Field(ge=16)
+    """Processes and threads of one sandbox."""
+    memory_limit_mb: int | None = Field(ge=64)
+    """Memory of one sandbox; null: no limit."""
+    disk_limit_mb: int | None = Field(ge=64)
+    """What one sandbox may write; null: no limit."""
+    network: NetworkSection
     env: dict[str, str]
 
 

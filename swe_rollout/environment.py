@@ -54,12 +54,13 @@ class SandboxEnvironment:
                 "output": output,
                 "returncode": -1,
                 "exception_info": f"The command did not end within {timeout:g} seconds and was killed "
-                "with everything it had started.",
+                "with everything it had started." + _told(result.killed),
             }
         if result.returncode == 0:
             self._check_submitted(output)
         gone = "" if result.cwd == self.config.cwd else f"{self.config.cwd} is gone; the command ran in {result.cwd}."
-        return {"output": output, "returncode": result.returncode, "exception_info": gone}
+        told = (gone + _told(result.killed)).strip()
+        return {"output": output, "returncode": result.returncode, "exception_info": told}
 
     def _check_submitted(self, output: str) -> None:
         lines = output.lstrip().splitlines(keepends=True)
@@ -85,3 +86,7 @@ class SandboxEnvironment:
                 }
             }
         }
+
+
+def _told(killed: str) -> str:
+    return f" The sandbox went over a limit: {killed}." if killed else ""

@@ -17,6 +17,7 @@ from swe_rollout.errors import AgentFault, Cancelled, InfrastructureError, Model
 from swe_rollout.model import Chat, RelaxModel
 from swe_rollout.outcome import Outcome
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost
+from swe_rollout.sandbox.watch import Usage, recording
 from swe_rollout.scoring.change import capture
 from swe_rollout.scoring.judge import Judge
 from swe_rollout.scoring.judgement import Judgement
@@ -32,13 +33,13 @@ class Rollout:
     """Runs sessions; what they share is here, each one's own state is in an `_Attempt`."""
 
     config: RolloutConfig
-    host: SandboxHost
+    hosts: Mapping[Mode, SandboxHost]
     slots: Mapping[Mode, Slots]
     """For sandboxes that an agent works in."""
     scoring_slots: Slots
     """For sandboxes of the judge."""
     chat: Chat
-    judge: Judge
+    judges: Mapping[Mode, Judge]
     work_dir: Path
 
     def __call__(self, session: Session) -> Outcome:
@@ -69,6 +70,7 @@ class _Attempt:
         self._sandbox: Sandbox | None = None
         self._slot = contextlib.ExitStack()
         self._judgement: Judgement | None = None
+        self._usage = {"agent": Usage(), "judge": Usage()}
         config, request = shared.config, session.request
         self._model = RelaxModel(
             config.model,
@@ -99,7 +101,7 @@ class _Attempt:
         try:
             self._judgement = self._judged(submission, run_tests=submitted)
         except AgentFault as fault:
-            return Outcome.completed(exit_status, 0.0, submission=submission, reason=str(fault))
+            return Outcome.completed(exit_status, 0.0, submission=submission, reason=self._with_kills(str(fault)))
         except InfrastructureError as error:
             if submitted:
                 raise
@@ -110,7 +112,8 @@ class _Attempt:
         verdict = self._judgement.verdict if self._judgement else None
         if verdict is None:
             return Outcome.completed(exit_status, 0.0, submission=submission, reason="submitted without a command")
-        return Outcome.completed(exit_status, verdict.reward, submission=submission, reason=verdict.reason)
+        reason = verdict.reason if verdict.reward else self._with_kills(verdict.reason)
+        return Outcome.completed(exit_status, verdict.reward, submission=submission, reason=reason)
 
     def close(self) -> None:
         """Give back what the run holds, wherever it stopped."""
@@ -140,7 +143,8 @@ class _Attempt:
             folder.write_json(
                 artifacts.OUTCOME,
                 {**dataclasses.asdict(outcome), "exit_code": outcome.exit_code, "tests": tests}
-                | {"grading_status": verdict.status if verdict else None, "timings": session.timings},
+                | {"grading_status": verdict.status if verdict else None, "timings": session.timings}
+                | {"peak_memory_mb": {who: usage.peak_memory_mb for who, usage in self._usage.items()}},
             )
         except OSError as error:
             log.error("%s: cannot write %s: %s", session.id, folder.path, error)
@@ -154,8 +158,8 @@ class _Attempt:
         slots = shared.slots[session.request.mode]
         session.note("slot_wait", self._slot.enter_context(slots.hold(session.cancellation)))
         session.advance("running")
-        with self._timed("sandbox_start"):
-            self._sandbox = Sandbox(shared.host, session.task.sif)
+        with self._timed("sandbox_start"), recording() as self._usage["agent"]:
+            self._sandbox = Sandbox(shared.hosts[session.request.mode], session.task.sif)
             self._sandbox.start(session.cancellation)
         with self._timed("setup"):
             return AgentWorkspace(self._sandbox, shared.config.setup, session.task.tests.hidden, session.cancellation)
@@ -174,13 +178,18 @@ class _Attempt:
         session.advance("scoring")
         with shared.scoring_slots.hold(session.cancellation) as waited, self._timed("scoring"):
             session.note("scoring_wait", waited)
-            return shared.judge.judge(
-                session.task,
-                lambda: capture(sandbox.layer, shared.config.environment.cwd, sandbox.folder / "change"),
-                submission,
-                session.cancellation,
-                run_tests=run_tests,
-            )
+            with recording() as self._usage["judge"]:
+                return shared.judges[session.request.mode].judge(
+                    session.task,
+                    lambda: capture(sandbox.layer, shared.config.environment.cwd, sandbox.folder / "change"),
+                    submission,
+                    session.cancellation,
+                    run_tests=run_tests,
+                )
+
+    def _with_kills(self, reason: str) -> str:
+        kills = self._usage["judge"].kills
+        return f"{reason}; in the judge's sandbox {kills}" if kills else reason
 
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

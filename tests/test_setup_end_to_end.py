@@ -22,7 +22,9 @@ from swe_rollout.rows import image_of
 from swe_rollout.sandbox.images import sif_name
 
 MISSING = "tests/gone_final:0000000000000000000000000000000000000000"
-SUBMIT = "git add -A; git diff --cached > /tmp/patch.txt; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat /tmp/patch.txt"
+SUBMIT = (
+    "git add -A; git diff --cached > /tmp/patch.txt; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat /tmp/patch.txt"
+)
 PATH_OF_VENV = "/testbed/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -68,6 +68,8 @@ end_command() {
     kill -KILL -1
 }
 
+# The sandbox's file systems in memory, for the host to ask how full they are: past a FUSE root only their user can go.
+exec 8</dev 9</dev/shm
 set -m # each command gets a process group of its own and default signals
 trap 'expired=1' USR1
 wait_options=()
@@ -84,7 +86,7 @@ while read -r number; do
         cd "$folder" || exit
         unset OLDPWD
         exec "$shell" -c "eval \"\$(<$channel/$number)\"" bash
-    ) </dev/null >"$channel/$number.out" 2>&1 &
+    ) </dev/null >"$channel/$number.out" 2>&1 8<&- 9<&- &
     job=$!
     # A signal between these lines is lost on `wait`; the host sends it again until there is an answer.
     while wait "${wait_options[@]}" "$job"; code=$?; kill -0 "$job"; do

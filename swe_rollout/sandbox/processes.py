@@ -8,6 +8,7 @@ neither our environment nor our process group).
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -55,6 +56,21 @@ def end_all(folder: Path, *, session: int | None = None, seconds: float = 10.0) 
             return pids
         time.sleep(0.01)
     return []
+
+
+def end_namespace(process_one: int, *, seconds: float = 5.0) -> bool:
+    """Kill at one moment all that runs beside `process_one` in its process namespace, as nothing from outside can: what
+    breeds is faster than a hunt by number, and keeps a process 1 that reaps it from ever doing anything else.
+
+    False when it was not done; only root may join the namespace.
+    """
+    join = ("nsenter", "--target", str(process_one), "--pid", "--", "/bin/bash", "-c", "kill -KILL -1")
+    if os.geteuid() != 0:
+        return False
+    try:
+        return subprocess.run(join, stderr=subprocess.DEVNULL, timeout=seconds, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def _all() -> Iterator[int]:

@@ -95,9 +95,10 @@ class Checker:
         return Finished(WRONG[wrong.kind] if wrong else "valid", wrong.reason if wrong else "", tuple(runs))
 
     def _run(self, kind: Kind, turn: int, row: Row, task: Task, patch: str) -> Run:
+        judge, solution = self.rollout.judges[row.mode], patch.encode("utf-8", "replace")
         work: dict[Kind, Callable[[str], Run]] = {
-            "noop": lambda name: self._judged("noop", name, self._untouched, task, patch),
-            "gold": lambda name: self._judged("gold", name, self._patched, task, patch),
+            "noop": lambda name: self._judged(kind, name, lambda: judge.judge_untouched(task, self.cancellation)),
+            "gold": lambda name: self._judged(kind, name, lambda: judge.judge_patch(task, solution, self.cancellation)),
             "replay": lambda name: self._replayed(name, row, task, patch),
         }
         name = f"{row.mode}-{_as_name(row.id)}-{kind}-{turn}"
@@ -117,10 +118,10 @@ class Checker:
                 log.warning("%s: %s; it is tried once more", name, one_line(reason))
         return Run(kind, None, one_line(reason), time.monotonic() - started, "")
 
-    def _judged(self, kind: Kind, name: str, judge: Callable[[Task, str], Judgement], task: Task, patch: str) -> Run:
+    def _judged(self, kind: Kind, name: str, judge: Callable[[], Judgement]) -> Run:
         with self.rollout.scoring_slots.hold(self.cancellation):
             started = time.monotonic()
-            judgement = judge(task, patch)
+            judgement = judge()
             seconds = time.monotonic() - started
         assert judgement.verdict is not None
         path = ""
@@ -128,12 +129,6 @@ class Checker:
             path = f"logs/{name}.txt"
             (self.folder / path).write_bytes(judgement.log)
         return Run(kind, judgement.verdict.reward, one_line(judgement.verdict.reason), seconds, path)
-
-    def _untouched(self, task: Task, _patch: str) -> Judgement:
-        return self.rollout.judge.judge_untouched(task, self.cancellation)
-
-    def _patched(self, task: Task, patch: str) -> Judgement:
-        return self.rollout.judge.judge_patch(task, patch.encode("utf-8", "replace"), self.cancellation)
 
     def _replayed(self, name: str, row: Row, task: Task, patch: str) -> Run:
         started = time.monotonic()

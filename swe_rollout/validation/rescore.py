@@ -14,7 +14,7 @@ from swe_rollout.artifacts import OUTCOME, PATCH, TASK
 from swe_rollout.assembly import Workshop
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import AgentFault, InfrastructureError, StartupError
-from swe_rollout.session import one_line
+from swe_rollout.session import Mode, one_line
 from swe_rollout.tasks import Task
 from swe_rollout.validation.crew import Crew
 from swe_rollout.validation.progress import Progress
@@ -25,7 +25,7 @@ class Stored:
     """A session that was judged."""
 
     folder: Path
-    mode: str
+    mode: Mode
     task_id: str
     reward: float
 
@@ -60,7 +60,7 @@ def rescore(shop: Workshop, sessions: Sequence[Path], console: Console, cancella
     Raises `Cancelled`.
     """
     stored = [session for session in map(_read, sessions) if session is not None]
-    tasks: dict[tuple[str, str], Task] = {
+    tasks: dict[tuple[Mode, str], Task] = {
         (mode, task.id): task for mode, loaded in shop.loaded.items() for task in loaded.tasks
     }
     results: list[Rescored] = []
@@ -91,7 +91,7 @@ def rescore(shop: Workshop, sessions: Sequence[Path], console: Console, cancella
 
 
 def _judge(
-    shop: Workshop, tasks: Mapping[tuple[str, str], Task], session: Stored, cancellation: Cancellation
+    shop: Workshop, tasks: Mapping[tuple[Mode, str], Task], session: Stored, cancellation: Cancellation
 ) -> Rescored:
     task = tasks.get((session.mode, session.task_id))
     if task is None:
@@ -99,7 +99,7 @@ def _judge(
     try:
         patch = (session.folder / PATCH).read_bytes()
         with shop.rollout.scoring_slots.hold(cancellation):
-            verdict = shop.rollout.judge.judge_patch(task, patch, cancellation).verdict
+            verdict = shop.rollout.judges[session.mode].judge_patch(task, patch, cancellation).verdict
     except (InfrastructureError, AgentFault, OSError) as error:
         return Rescored(session, None, one_line(f"{type(error).__name__}: {error}"))
     assert verdict is not None
