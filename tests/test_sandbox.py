@@ -20,6 +20,7 @@ from swe_rollout.errors import AgentFault, Cancelled, ImageError, SandboxError, 
 from swe_rollout.sandbox import processes
 from swe_rollout.sandbox.channel import OUTPUT_LIMIT_BYTES, CommandResult
 from swe_rollout.sandbox.confinement import Confinement, choose
+from swe_rollout.sandbox.limits import Limits
 from swe_rollout.sandbox.probe import open_scratch, try_sandbox
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
 from swe_rollout.sandbox.scratch import Scratch
@@ -205,7 +206,7 @@ def test_a_command_at_its_time_limit_and_the_ones_after(host: SandboxHost, sif: 
 
 def test_a_fork_bomb_ends_at_the_time_limit(safe_host: SandboxHost, sif: Path) -> None:
     """Also when something older is to be spared; what it may hold is bounded, so the machine lives on."""
-    with running(dataclasses.replace(safe_host, process_limit=300), sif, Cancellation()) as sandbox:
+    with running(dataclasses.replace(safe_host, limits=Limits(processes=300)), sif, Cancellation()) as sandbox:
         run(sandbox, "sleep 4321 & disown")
         result = run(sandbox, "echo early; :(){ :|:& };: ; sleep 9876", timeout=1.5)
         assert result.timed_out
@@ -273,7 +274,7 @@ _LIMIT = "import resource as r; r.prlimit(1, r.RLIMIT_{}, (1, 1))"
 )
 def test_who_breaks_process_one_is_to_blame(host: SandboxHost, sif: Path, attack: str) -> None:
     """The sandbox is lost then, but it is the agent's doing; or the attack does nothing."""
-    host = dataclasses.replace(host, process_limit=60)
+    host = dataclasses.replace(host, limits=Limits(processes=60))
     with running(host, sif, Cancellation()) as sandbox:
         command = f"cat > /tmp/attack.py <<'EOF'\n{attack}\nEOF\ntimeout 8 python3 /tmp/attack.py & sleep 2; kill %1"
         outcomes = []
@@ -300,6 +301,8 @@ def test_walls(host: SandboxHost, sif: Path, monkeypatch: pytest.MonkeyPatch) ->
                 "echo '|/tmp/evil' > /proc/sys/kernel/core_pattern",
                 "echo 1 > /proc/sysrq-trigger",
                 "echo 1 > /sys/kernel/mm/ksm/run",
+                "touch /sys/fs/cgroup/x",
+                "echo 1 | tee /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/*/cgroup.procs",
                 "umount /r2e_tests",
                 "umount -l /r2e_tests",
                 "mount -t tmpfs none /r2e_tests",

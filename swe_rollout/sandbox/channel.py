@@ -39,6 +39,8 @@ class CommandResult:
     cwd: str
     """Where it ran: `/` when the folder it should have run in is gone."""
     seconds: float
+    killed: str = ""
+    """What was killed for going over the sandbox's limits, and why, in words for the agent; mostly empty."""
 
     @property
     def output(self) -> str:

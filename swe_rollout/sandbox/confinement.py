@@ -113,7 +113,7 @@ class RootWithoutPowers:
     def flags(self, empty: Path) -> list[str]:
         binds = [f"{path}:{path}:ro" for path in _READ_ONLY if Path(path).exists()]
         binds += [f"/dev/null:{path}" for path in _MASKED_FILES if Path(path).exists()]
-        binds += [f"{empty}:{path}:ro" for path in _MASKED_FOLDERS if Path(path).is_dir()]
+        binds += [f"{empty}:{path}:ro" for path in (*_MASKED_FOLDERS, *_mounts_below("/sys")) if Path(path).is_dir()]
         return [part for bind in binds for part in ("--bind", bind)]
 
     def own(self, path: Path) -> None:
@@ -121,6 +121,19 @@ class RootWithoutPowers:
 
     def drop(self) -> Sequence[str]:
         return ()
+
+
+def _mounts_below(folder: str) -> list[str]:
+    """Where other file systems are mounted below `folder` on this machine, without those below one of them.
+
+    A read-only bind does not reach into them: a uid 0 could go through /sys/fs/cgroup out of the machine's own limits.
+    """
+    found: list[str] = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        point = line.split()[1]
+        if point.startswith(f"{folder}/") and not any(point.startswith(f"{above}/") for above in found):
+            found.append(point)
+    return found
 
 
 def choose(wanted: str, user: str) -> Confinement:

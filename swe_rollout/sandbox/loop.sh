@@ -68,15 +68,19 @@ end_command() {
     kill -KILL -1
 }
 
+# The sandbox's file systems in memory, for the host to ask how full they are: past a FUSE root only their user can go.
+exec 8</dev 9</dev/shm
 set -m # each command gets a process group of its own and default signals
 trap 'expired=1' USR1
+# All but this process at one moment, also what breeds faster than it can be found.
+trap 'kill -KILL -1; killed=137' USR2
 wait_options=()
 ((BASH_VERSINFO[0] >= 5)) && wait_options=(-f) # a stopped command has not ended
 printf 'ready\n'
 exec 2>/dev/null
 
 while read -r number; do
-    expired=''
+    expired='' killed=''
     folder=/
     [[ -d $cwd && -x $cwd ]] && folder=$cwd
     (
@@ -84,11 +88,11 @@ while read -r number; do
         cd "$folder" || exit
         unset OLDPWD
         exec "$shell" -c "eval \"\$(<$channel/$number)\"" bash
-    ) </dev/null >"$channel/$number.out" 2>&1 &
+    ) </dev/null >"$channel/$number.out" 2>&1 8<&- 9<&- &
     job=$!
     # A signal between these lines is lost on `wait`; the host sends it again until there is an answer.
     while wait "${wait_options[@]}" "$job"; code=$?; kill -0 "$job"; do
         [[ $expired ]] && end_command
     done
-    printf '%s %s %s\n' "$number" "$code" "$folder"
+    printf '%s %s %s\n' "$number" "${killed:-$code}" "$folder"
 done

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import SandboxError
@@ -18,7 +19,10 @@ from swe_rollout.sandbox import processes
 from swe_rollout.sandbox.channel import MOUNT_POINT, OUTPUT_LIMIT_BYTES, Channel, CommandResult
 from swe_rollout.sandbox.confinement import Confinement
 from swe_rollout.sandbox.images import check_sif
+from swe_rollout.sandbox.limits import Limits
 from swe_rollout.sandbox.scratch import Scratch, remove_tree
+from swe_rollout.sandbox.watch import Watch
+from swe_rollout.sandbox.watched import Watched
 
 START_SECONDS = 120.0
 CLOSE_SECONDS = 5.0
@@ -28,9 +32,12 @@ DEFAULT_FLAGS = (
     # No environment value is evaluated by a shell.
     "--no-eval",
     "--no-privs",
-    # Own processes, shared memory and an empty network. Without Apptainer's init, the loop is process 1.
-    *("--pid", "--ipc", "--no-init", "--net", "--network", "none"),
+    # Own processes and shared memory. Without Apptainer's init, the loop is process 1.
+    *("--pid", "--ipc", "--no-init"),
 )
+Network = Literal["none", "host"]
+"""`none`: nothing but a loopback of its own. `host`: the machine's network, as every process of it has."""
+_NETWORK_FLAGS: Mapping[Network, Sequence[str]] = {"none": ("--net", "--network", "none"), "host": ()}
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,10 @@ class SandboxHost:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for every command, over the image's own."""
     cwd: str = "/testbed"
-    process_limit: int = 4096
-    """Processes of one sandbox; the kernel does not hold root to it."""
+    network: Network = "none"
+    limits: Limits = field(default_factory=Limits)
+    watch: Watch = field(default_factory=Watch)
+    """Holds the sandboxes to `limits`."""
 
 
 class Sandbox:
@@ -73,7 +82,7 @@ class Sandbox:
                 self.folder / "channel",
                 environment=host.environment,
                 cwd=host.cwd,
-                process_limit=host.process_limit,
+                process_limit=host.limits.processes,
             )
         except OSError as error:
             raise SandboxError(f"the scratch folder takes no more sandboxes: {error}") from error
@@ -83,6 +92,12 @@ class Sandbox:
         """Apptainer's processes, its FUSE helpers and the loop, once it has started."""
         self._loop: int | None = None
         self._front_fd: int | None = None
+        self._watched: Watched | None = None
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Most memory that what ran in it was seen to use at once; also after `close`."""
+        return self._watched.peak_memory_bytes if self._watched else 0
 
     def start(self, cancellation: Cancellation) -> None:
         """Start it and wait until the command loop answers. Raises `SandboxError` with Apptainer's own words."""
@@ -116,6 +131,10 @@ class Sandbox:
             front_fd=self._front_fd,
             front_code=lambda: _code_of(process),
         )
+        try:
+            self._watched = self._host.watch.add(self._loop, self.layer, self._host.limits)
+        except OSError as error:
+            raise SandboxError(f"the sandbox of {self._image.name} died right after its start") from error
 
     def run(
         self,
@@ -125,9 +144,13 @@ class Sandbox:
         cancellation: Cancellation,
         output_limit: int = OUTPUT_LIMIT_BYTES,
     ) -> CommandResult:
-        """Run `command` as `bash -c` would in a new shell; see `Channel.run` for the limits and the errors."""
+        """Run `command` as `bash -c` would in a new shell; see `Channel.run` for the limits and the errors.
+
+        Raises `AgentFault` also when the command before was told to make room and this one has not made it.
+        """
         result = self._channel.run(command, timeout=timeout, cancellation=cancellation, output_limit=output_limit)
-        return dataclasses.replace(result, raw=result.raw.removeprefix(self._noise))
+        killed = self._watched.settle() if self._watched else ""
+        return dataclasses.replace(result, raw=result.raw.removeprefix(self._noise), killed=killed)
 
     def learn_noise(self, *, timeout: float, cancellation: Cancellation) -> None:
         """From now on leave out of every output what a command that does nothing prints.
@@ -142,6 +165,8 @@ class Sandbox:
         process, self._process = self._process, None
         if process is None:
             return
+        if self._watched is not None:
+            self._host.watch.remove(self._watched)
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(OSError):
@@ -175,6 +200,7 @@ class Sandbox:
             "exec",
             *host.confinement.flags(host.scratch.empty),
             *host.flags,
+            *_NETWORK_FLAGS[host.network],
             *("--overlay", str(self.layer), "--pwd", "/"),
             *(part for source, target in binds for part in ("--bind", f"{source}:{target}:ro")),
             str(self._image),

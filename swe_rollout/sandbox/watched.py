@@ -1,0 +1,163 @@
+"""One sandbox under watch: what it used, and how it is held to its limits without cgroups.
+
+- Memory: the largest process is killed, as the kernel would.
+- Processes: the newest are killed; if there are too many again at the next look, or twice as many as allowed, all: what
+  breeds faster than it can be hunted.
+- Storage (the layer over the disk limit, or files in memory over the memory limit): all processes are killed and the
+  agent is told. It has the next command to make room; who is over the limit after that one is at fault.
+
+Of the sandbox's process 1 and Apptainer's own processes none is ever killed.
+"""
+
+import contextlib
+import math
+import os
+import signal
+import threading
+from pathlib import Path
+
+from swe_rollout.errors import AgentFault
+from swe_rollout.sandbox.limits import Limits
+from swe_rollout.sandbox.storage import LayerSize, MemoryFiles
+from swe_rollout.sandbox.table import Process, Table, descendants, end, used_bytes
+
+_GROWTH = 1.05
+"""How much more than when it was told to make room a sandbox may store meanwhile."""
+_MOST_NEWS = 3
+
+
+class Watched:
+    """The state of one sandbox. `Watch` looks, `Sandbox` asks what it saw; `lock` is the watch's own."""
+
+    def __init__(self, lock: threading.Lock, loop_pid: int, layer: Path, limits: Limits) -> None:
+        self._lock = lock
+        self._loop_pid = loop_pid
+        self._loop_fd = os.pidfd_open(loop_pid)
+        self._memory_files = MemoryFiles(loop_pid)
+        self._limits = limits
+        self.layer = layer
+        self._walk = LayerSize(layer)
+        self.peak_memory_bytes = 0
+        """Most memory seen at once, in all processes but process 1 and in files in memory."""
+        self._news: list[str] = []
+        self._dying: set[tuple[int, int]] = set()
+        """Killed by memory, and maybe not gone yet: a large process takes a while to end."""
+        self._crowded = False
+        """Whether there were too many processes at the last look."""
+        self._over: _Overfull | None = None
+
+    def settle(self) -> str:
+        """After each command: what was done to the sandbox since the last one, in words for the agent; mostly empty.
+
+        Raises `AgentFault` when the sandbox was told to make room and has not.
+        """
+        with self._lock:
+            said, self._news = "; ".join(self._news), []
+            over = self._over
+            if over is None or not over.told:
+                if over:
+                    over.told = True
+                return said
+        stored = self._memory_files.used_bytes() if over.in_memory else LayerSize(self.layer).now()
+        if stored > over.limit:
+            raise AgentFault(over.exit_status, f"the sandbox still stores more than it may: {over.what(stored)}")
+        with self._lock:
+            self._over = None
+            self._walk = LayerSize(self.layer)  # one under way has counted what is gone now
+        return said
+
+    def look(self, table: Table) -> None:
+        """Hold the sandbox to its limits on processes and memory. Called with the lock held."""
+        processes = descendants(table, self._loop_pid)
+        self._bound_number(processes)
+        in_files = self._memory_files.used_bytes()
+        limit = self._limits.memory_bytes
+        if limit is not None and in_files > limit:
+            self._overfull(in_files, limit, in_memory=True)
+        named = {(process.pid, process.start) for process in processes}
+        self._dying &= named
+        living = [process for process in processes if (process.pid, process.start) not in self._dying]
+        # The sum of what is resident counts shared pages often. It is exact enough where nothing depends on it.
+        memory = sum(process.resident_bytes for process in living) + in_files
+        if memory > self.peak_memory_bytes or (limit is not None and memory > limit):
+            exact, shared = used_bytes(living)
+            memory = exact - shared + max(shared, in_files)
+            self.peak_memory_bytes = max(self.peak_memory_bytes, memory)
+        if limit is not None and memory > limit and living:
+            largest = max(living, key=lambda process: process.resident_bytes)
+            if end(largest):
+                self._dying.add((largest.pid, largest.start))
+                self._tell(
+                    f"the largest process was killed: {_mb(memory)} of memory were used, {_mb(limit)} is the limit"
+                )
+
+    def measure(self, until: float) -> None:
+        """Go on measuring the layer until `time.monotonic()` is `until`, and hold the sandbox to its limit."""
+        walk, limit = self._walk, self._limits.disk_bytes
+        size = walk.advance(until)
+        with self._lock:
+            if walk is self._walk and size is not None and limit is not None and size > limit:
+                self._overfull(size, limit, in_memory=False)
+
+    def release(self) -> None:
+        """Called with the lock held, once."""
+        os.close(self._loop_fd)
+        self._memory_files.close()
+
+    def _bound_number(self, processes: list[Process]) -> None:
+        limit = self._limits.processes
+        surplus = sum(process.threads for process in processes) - limit
+        again, self._crowded = self._crowded, surplus > 0
+        if surplus <= 0:
+            return
+        if again or surplus > limit:
+            self._end_all()
+        else:
+            for process in sorted(processes, key=lambda process: (process.start, process.pid), reverse=True):
+                if surplus > 0 and not process.is_zombie and end(process):
+                    surplus -= process.threads
+        self._tell(f"processes were killed: there were more than {limit} processes and threads, which is the limit")
+
+    def _overfull(self, stored: float, limit: int, *, in_memory: bool) -> None:
+        if self._over and (self._over.in_memory != in_memory or stored <= self._over.stored * _GROWTH):
+            return
+        if self._over is None:
+            self._over = _Overfull(limit, in_memory, stored)
+            self._tell(
+                f"everything that ran in the sandbox was killed: {self._over.what(stored)}; "
+                "the next command has to make room, or the session ends"
+            )
+        self._over.stored = stored
+        self._end_all()
+
+    def _end_all(self) -> None:
+        """Through process 1, which reaches them all at one moment."""
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._loop_fd, signal.SIGUSR2)
+
+    def _tell(self, news: str) -> None:
+        if len(self._news) < _MOST_NEWS:
+            self._news.append(news)
+
+
+class _Overfull:
+    """A sandbox that stores more than it may."""
+
+    def __init__(self, limit: int, in_memory: bool, stored: float) -> None:
+        self.limit = limit
+        self.in_memory = in_memory
+        self.stored = stored
+        self.told = False
+
+    @property
+    def exit_status(self) -> str:
+        return "MemoryLimitExceeded" if self.in_memory else "DiskLimitExceeded"
+
+    def what(self, stored: float) -> str:
+        where = "files in memory, such as those in /dev/shm," if self.in_memory else "files on disk"
+        size = "more than can be measured" if math.isinf(stored) else _mb(stored)
+        return f"its {where} take {size}, {_mb(self.limit)} is the limit"
+
+
+def _mb(size: float) -> str:
+    return f"{size / (1 << 20):.0f} MB"

@@ -1,0 +1,135 @@
+"""What a sandbox may use, held without cgroups: real memory, real files, real fork bombs."""
+
+import dataclasses
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swe_rollout.cancellation import Cancellation
+from swe_rollout.errors import AgentFault
+from swe_rollout.sandbox.channel import CommandResult
+from swe_rollout.sandbox.confinement import choose
+from swe_rollout.sandbox.limits import Limits
+from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
+from swe_rollout.sandbox.scratch import Scratch
+
+MB = 1 << 20
+
+
+@pytest.fixture(params=["auto", "root"])
+def host(request: pytest.FixtureRequest, open_folder: Callable[[], Path]) -> Iterator[SandboxHost]:
+    confinement = choose(request.param, "swe-sandbox")
+    scratch = Scratch(open_folder(), "test", confinement)
+    yield SandboxHost(confinement, scratch)
+    scratch.close()
+
+
+def limited(host: SandboxHost, **limits: int) -> SandboxHost:
+    return dataclasses.replace(host, limits=Limits(**limits))
+
+
+def run(sandbox: Sandbox, command: str) -> CommandResult:
+    return sandbox.run(command, timeout=60, cancellation=Cancellation())
+
+
+# Has forked children that share what it holds, so that what is resident adds up to far more than is used.
+_SHARED = """
+import os, time
+held = b"x" * (120 << 20)
+for _ in range(5):
+    os.fork() or (time.sleep(1.2), os._exit(0))
+time.sleep(1.2)
+print("done")
+"""
+_GROW = """
+import time
+held = []
+while True:
+    held.append(b"x" * (20 << 20))
+    time.sleep(0.03)
+"""
+
+
+def test_memory(host: SandboxHost, sif: Path) -> None:
+    with running(limited(host, memory_bytes=300 * MB), sif, Cancellation()) as sandbox:
+        shared = run(sandbox, f"sleep 4321 & python3 -c '{_SHARED}'")
+        assert (shared.output, shared.killed) == ("done\n", "")
+        assert 120 * MB < sandbox.peak_memory_bytes < 300 * MB
+
+        grown = run(sandbox, f"echo early; python3 -c '{_GROW}'; echo $?; exit 3")
+        assert grown.output.startswith("early\n")
+        assert "Killed" in grown.output
+        assert grown.output.endswith("137\n")
+        assert grown.returncode == 3
+        assert grown.killed.startswith("the largest process was killed: ")
+        assert grown.killed.endswith(" of memory were used, 300 MB is the limit")
+        alone = run(sandbox, f"exec python3 -c '{_GROW}'")
+        assert (alone.returncode, alone.timed_out) == (137, False)
+        after = run(sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        assert after.killed == ""
+        assert "sleep 4321" in after.output, "what is small lives on"
+
+        filled = run(sandbox, "echo early; head -c 400M /dev/zero > /dev/shm/file; sleep 50")
+        assert (filled.output, filled.returncode) == ("early\n", 137)
+        assert "files in memory, such as those in /dev/shm, take" in filled.killed
+        assert run(sandbox, "rm /dev/shm/file").killed == ""
+        run(sandbox, "head -c 400M /dev/zero > /dev/shm/file; sleep 50")
+        with pytest.raises(AgentFault, match="still stores more than it may") as caught:
+            run(sandbox, "sleep 0.1")
+        assert caught.value.exit_status == "MemoryLimitExceeded"
+    assert sandbox.peak_memory_bytes > 300 * MB
+
+
+def test_disk(host: SandboxHost, sif: Path) -> None:
+    with running(limited(host, disk_bytes=60 * MB), sif, Cancellation()) as sandbox:
+        run(
+            sandbox,
+            "sleep 4321 & truncate -s 10G sparse; head -c 40M /dev/zero >file; for i in {1..9}; do ln file $i; done",
+        )
+        assert run(sandbox, "sleep 1.2").killed == "", "neither holes nor second names take space"
+        filled = run(sandbox, "echo early; head -c 100M /dev/zero > /tmp/file; sleep 50")
+        assert (filled.output, filled.returncode, filled.timed_out) == ("early\n", 137, False)
+        assert re.search(r"files on disk take \d+ MB, 60 MB is the limit", filled.killed)
+        assert "the next command has to make room" in filled.killed
+        made_room = run(sandbox, "rm /tmp/file; cat /proc/[0-9]*/cmdline")
+        assert made_room.killed == ""
+        assert "4321" not in made_room.output
+        assert run(sandbox, "sleep 1.2; echo lives").output == "lives\n"
+
+        # Deeper than a path is long, where files could be hidden from whoever measures; FUSE does not let that be made.
+        deep = "for i in {1..40}; do d=$(printf %0200d 1); mkdir $d; cd -P $d; done"
+        fill, size = (
+            ("head -c 100M /dev/zero >more", r"\d+ MB") if host.confinement.needs_fuse else (deep, "more than can")
+        )
+        run(sandbox, f"({fill}); sleep 50")
+        with pytest.raises(AgentFault, match=f"files on disk take {size}") as caught:
+            run(sandbox, "true")
+        assert caught.value.exit_status == "DiskLimitExceeded"
+
+
+@pytest.mark.parametrize("host", ["root"], indirect=True)
+def test_a_fork_bomb_of_root(host: SandboxHost, sif: Path) -> None:
+    """The kernel does not count root's processes; for other users see `test_sandbox.py`."""
+    with running(limited(host, processes=200), sif, Cancellation()) as sandbox:
+        result = run(sandbox, "echo early; :(){ :|:& };: ; sleep 50")
+        assert (result.returncode, result.timed_out) == (137, False)
+        assert result.output.startswith("early\n")
+        assert result.killed.startswith("processes were killed: there were more than 200")
+        threads = "import threading\nwhile True: threading.Thread(target=threading.Event().wait).start()"
+        assert run(sandbox, f"exec python3 -c '{threads}'").returncode == 137
+        run(sandbox, "kill -9 -1")
+        left = run(sandbox, "for p in /proc/[0-9]*; do [ -e $p/exe ] && echo $p; done | wc -l")
+        assert int(left.output) < 10
+
+
+def test_network(host: SandboxHost, sif: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        reach = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]}"
+        with running(host, sif, Cancellation()) as sandbox:
+            assert "Connection refused" in run(sandbox, reach).output
+            assert run(sandbox, "tail -n +2 /proc/net/route").output == ""
+        with running(dataclasses.replace(host, network="host"), sif, Cancellation()) as sandbox:
+            assert run(sandbox, reach).returncode == 0
