@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("swe_rollout.server")
 
 _SECONDS_TO_STOP = 9.5
+_COMMANDS = ("validate", "rescore")
 
 
 def __getattr__(name: str) -> Any:
@@ -36,9 +37,15 @@ def __getattr__(name: str) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server until a signal ends it; the exit code. If it must not start it says why in one line."""
+    """Run the server until a signal ends it, or a command; the exit code.
+
+    If it must not start it says why in one line.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        settings = load_settings(sys.argv[1:] if argv is None else argv)
+        if words and words[0] in _COMMANDS:
+            return _run_command(words[0], words[1:])
+        settings = load_settings(words)
         # What it starts need not know, and may run as others.
         os.environ.pop(variable_of("token"), None)
         log_to_stderr()
@@ -57,6 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def _run_command(name: str, argv: Sequence[str]) -> int:
+    os.environ.pop(variable_of("token"), None)
+    log_to_stderr()
+    logging.getLogger("swe_rollout").setLevel(logging.WARNING)
+    from swe_rollout.validation.command import run_rescore, run_validate
+
+    return run_validate(argv) if name == "validate" else run_rescore(argv)
 
 
 def serve(settings: Settings, parts: "Parts", sock: socket.socket, journal: "Journal") -> int:

@@ -41,7 +41,7 @@ run() { PYTHONSAFEPATH=1 PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH} exec "$1" -
 help() {
     local candidate
     for candidate in ${MINI_SWE_AGENT_VENV:+"$MINI_SWE_AGENT_VENV/bin/python"} "$here/.venv/bin/python"; do
-        if "$candidate" -c 'import rich, tenacity, typer' 2>/dev/null; then
+        if "$candidate" -c 'import rich, typer' 2>/dev/null; then
             run "$candidate" --help
         fi
     done

@@ -1,5 +1,6 @@
 """`python -m bench`: sandbox figures on this machine, beside bare bash and beside Apptainer instances; then SIFs built
-beside `apptainer build` with its defaults; then the server under many clients, beside one client alone.
+beside `apptainer build` with its defaults; rows validated per hour; the server under many clients, beside one client
+alone.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from rich.table import Table
 from bench.load import measure_load
 from bench.measure import Figures, measure_bash, measure_instance, measure_sandbox
 from bench.sifs import measure_sifs
+from bench.validation import measure_validation
 from swe_rollout.cache import cache_folder
 from swe_rollout.errors import StartupError
 from swe_rollout.sandbox.confinement import choose
@@ -48,6 +50,7 @@ def main() -> int:
             console.print(_table(instance, ours))
             _compare(console, bash, ours)
             measure_sifs(sif).show(console)
+            measure_validation(cache_folder() / "samples", folder).show(console)
             measure_load(folder, clients=options.clients).show(console)
         except StartupError as error:
             print(f"bench: {error}", file=sys.stderr)

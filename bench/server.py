@@ -54,6 +54,8 @@ class Server:
         self.starts = 0
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
+        # Tasks for evaluation would make each start take seconds longer.
+        specs = ("data.eval=", *specs)
         self._command = [sys.executable, "agent_server.py", f"--port={port}", *(f"--config={spec}" for spec in specs)]
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AGENT_SERVER_")},

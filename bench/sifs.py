@@ -55,12 +55,7 @@ def measure_sifs(sif: Path) -> SifFigures:
     with tempfile.TemporaryDirectory(prefix="swe-rollout-bench-sifs-") as name:
         folder = Path(name)
         tree = folder / "tree"
-        # `apptainer build --sandbox` wants capabilities that root lacks in some containers.
-        listed = _run(folder, "apptainer", "sif", "list", sif)
-        offset = re.search(r"\|(\d+)-\d+\s*\|FS \(Squashfs", listed)
-        if offset is None:
-            raise StartupError(f"{sif} has no root filesystem")
-        _run(folder, "unsquashfs", "-no-progress", "-o", offset[1], "-d", tree, sif)
+        unpack(sif, tree)
         registry = Registry()
         try:
             registry.push(_IMAGE, [tree])
@@ -85,6 +80,16 @@ def measure_sifs(sif: Path) -> SifFigures:
             _work(folder / "many", many, registry.url)
             seconds.append(time.perf_counter() - began)
         return SifFigures(defaults, ours, target.stat().st_size, built.stat().st_size, *seconds)
+
+
+def unpack(sif: Path, tree: Path) -> None:
+    """Make the folder `tree` of the root filesystem in `sif`."""
+    # `apptainer build --sandbox` wants capabilities that root lacks in some containers.
+    listed = _run(tree.parent, "apptainer", "sif", "list", sif)
+    offset = re.search(r"\|(\d+)-\d+\s*\|FS \(Squashfs", listed)
+    if offset is None:
+        raise StartupError(f"{sif} has no root filesystem")
+    _run(tree.parent, "unsquashfs", "-no-progress", "-o", offset[1], "-d", tree, sif)
 
 
 def _work(folder: Path, images: list[str], mirror: str) -> None:

@@ -1,1 +1,1 @@
-"""Sample tasks in R2E-Gym form, built on this machine from released packages."""
+"""Sample tasks in R2E-Gym's and SWE-bench's form, built on this machine from released packages."""

@@ -1,4 +1,4 @@
-"""Build the sample tasks: three small SIFs and a parquet file in R2E-Gym's form.
+"""Build the sample tasks: small SIFs, a parquet file in R2E-Gym's form and one in SWE-bench's.
 
 Each sample is a bug of a real project that a later release mended. The releases come from pip's package
 index and the images' Debian root from apt's mirror; nothing of them is in this repository. Every sample is

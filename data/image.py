@@ -1,29 +1,14 @@
-"""The images: one Debian root for all, a task's files on top, packed as a SIF."""
+"""The images: one Debian root for all, a Python environment and a task's files on top, packed as a SIF."""
 
 import contextlib
 import re
-import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 
 from data.commands import BuildError, finish, run, run_any, started
-from data.sources import SampleTask
-
-RUN_TESTS = (
-    "PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning' .venv/bin/python -W ignore -m pytest -rA r2e_tests"
-)
-"""R2E-Gym's run_tests.sh, byte for byte: one line without an end, relative to /testbed."""
-
-_ENVIRONMENT = """\
-#!/bin/sh
-export VIRTUAL_ENV="/testbed/.venv"
-export PATH="/testbed/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""
-"""Where Apptainer puts the environment of an image that came from Docker."""
 
 _SUITE = "bookworm"
 _PACKAGES = "python3,git"
@@ -32,25 +17,18 @@ _TEST_SECONDS = 300
 
 
 @contextlib.contextmanager
-def base_root(root: Path, wheels: Sequence[Path], log: Path) -> Iterator[None]:
+def debian_root(root: Path, log: Path) -> Iterator[None]:
     """Make the root that all images share; the block runs meanwhile, and after it the root is complete."""
     argv: list[str | Path] = ["mmdebstrap", "--variant=essential", f"--include={_PACKAGES}"]
     argv += [f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in _LEFT_OUT]
-    inside = " ".join(f"/tmp/{wheel.name}" for wheel in wheels if not wheel.name.startswith("pip-"))
-    pip = next(f"/tmp/{wheel.name}/pip" for wheel in wheels if wheel.name.startswith("pip-"))
-    python = "/testbed/.venv/bin/python"
-    for hook in (
-        f"copy-in {shlex.join(map(str, wheels))} /tmp",
-        'chroot "$1" python3 -m venv --without-pip /testbed/.venv',
-        f'chroot "$1" {python} {pip} install -q --no-index --no-cache-dir --root-user-action=ignore {inside}',
-        'rm "$1"/tmp/*.whl',
-    ):
-        argv.append(f"--customize-hook={hook}")
     argv += [_SUITE, root, *_mirror()]
     with started(argv, log) as mmdebstrap:
         yield
         finish(mmdebstrap, log, "mmdebstrap (the images' Debian root)", "check the network and apt's sources")
-    _complete(root)
+    # mmdebstrap copies these two from the machine that builds.
+    (root / "etc/hostname").write_text("testbed\n", "utf-8")
+    (root / "etc/resolv.conf").write_text("", "utf-8")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n", "utf-8")
 
 
 def _mirror() -> list[str]:
@@ -61,42 +39,39 @@ def _mirror() -> list[str]:
     return [uri for uri in uris if re.search(r"/debian/?$", uri)][:1]
 
 
-def _complete(root: Path) -> None:
-    # mmdebstrap copies these two from the machine that builds.
-    (root / "etc/hostname").write_text("testbed\n", "utf-8")
-    (root / "etc/resolv.conf").write_text("", "utf-8")
-    (root / "etc/hosts").write_text("127.0.0.1 localhost\n", "utf-8")
-    environment = root / ".singularity.d/env"
-    environment.mkdir(parents=True)
-    (environment / "10-docker2singularity.sh").write_text(_ENVIRONMENT, "utf-8")
-    testbed = root / "testbed"
-    (testbed / "run_tests.sh").write_text(RUN_TESTS, "utf-8")
-    # What an editable install comes down to: the project is imported from its sources.
-    site_packages = next((testbed / ".venv/lib").glob("python3*/site-packages"))
-    (site_packages / "testbed.pth").write_text("/testbed\n", "utf-8")
+def copy_root(base: Path, root: Path) -> None:
+    """Copy a root by hard links: what is then written must be new files, never a change of one that is there."""
+    run(["cp", "-al", base, root], f"copying the root {base}", "check the free disk space")
 
 
-def task_root(task: SampleTask, base: Path, repository: Path, fixed: Path, root: Path) -> None:
-    """Make a task's root: base (by hard links), buggy release as /testbed, hidden tests as /r2e_tests."""
-    run(["cp", "-al", base, root], f"copying the base root to {root}", "check the free disk space")
-    shutil.copytree(repository, root / "testbed", symlinks=True, dirs_exist_ok=True)
-    tests = root / "r2e_tests"
-    tests.mkdir()
-    (tests / "__init__.py").touch()
-    for number, name in enumerate(task.tests, 1):
-        _copy_test(fixed / name, tests / f"test_{number}.py")
-    for name in task.test_support:
-        source = fixed / name
-        if source.is_dir():
-            shutil.copytree(source, tests / source.name)
-        else:
-            _copy_test(source, tests / source.name)
+def add_venv(root: Path, venv: str, wheels: Sequence[Path], sources: str) -> None:
+    """Make a virtual environment at the path `venv` inside `root`, with `wheels`.
+
+    One of the wheels is pip itself, which only installs the others. The project is imported from the folder
+    `sources` inside, which is what an editable install comes down to.
+    """
+    for wheel in wheels:
+        shutil.copy(wheel, root / "tmp")
+    inside = [f"/tmp/{wheel.name}" for wheel in wheels]
+    (pip,) = [path for path in inside if path.startswith("/tmp/pip-")]
+    install = ["install", "-q", "--no-index", "--no-cache-dir", "--root-user-action=ignore"]
+    remedy = "check the free disk space, then run this again"
+    run(["chroot", root, "python3", "-m", "venv", "--without-pip", venv], f"making {venv}", remedy)
+    python = f"{venv}/bin/python"
+    others = [path for path in inside if path != pip]
+    run(["chroot", root, python, f"{pip}/pip", *install, *others], f"installing packages in {venv}", remedy)
+    for path in inside:
+        (root / path.lstrip("/")).unlink()
+    site_packages = next((root / venv.lstrip("/") / "lib").glob("python3*/site-packages"))
+    (site_packages / "testbed.pth").write_text(f"{sources}\n", "utf-8")
 
 
-def _copy_test(source: Path, target: Path) -> None:
-    """Copy a test module; what it imports from its own package it now finds in r2e_tests."""
-    text = source.read_text("utf-8")
-    target.write_text(re.sub(r"^(from|import) tests\b", r"\1 r2e_tests", text, flags=re.MULTILINE), "utf-8")
+def add_environment(root: Path, variables: Mapping[str, str]) -> None:
+    """Set the variables that an image from Docker would bring, where Apptainer puts these."""
+    folder = root / ".singularity.d/env"
+    folder.mkdir(parents=True)
+    exports = "".join(f'export {name}="{value}"\n' for name, value in variables.items())
+    (folder / "10-docker2singularity.sh").write_text(f"#!/bin/sh\n{exports}", "utf-8")
 
 
 def build_sif(root: Path, sif: Path) -> None:
@@ -110,31 +85,25 @@ def build_sif(root: Path, sif: Path) -> None:
     )
 
 
-@dataclass(frozen=True)
-class HiddenTests:
-    """The hidden tests of one image; each run is in a fresh writable layer without network."""
+def run_in_image(
+    sif: Path, script: str, scratch: Path, *, binds: Mapping[Path, str], stdin: str = ""
+) -> "CompletedProcess[bytes]":
+    """Run a bash script that runs tests in /testbed of an image, in a fresh writable layer without network.
 
-    sif: Path
-    fixed_repository: Path
-    """Visible inside as /fixed."""
-    scratch: Path
+    `binds` are what it sees of this machine, read-only. Raises BuildError after five minutes.
+    """
+    with tempfile.TemporaryDirectory(dir=scratch) as overlay:
+        argv = ["apptainer", "--silent", "exec", "--contain", "--cleanenv", "--no-home", "--no-mount", "tmp"]
+        argv += ["--no-privs", "--pid", "--ipc", "--net", "--network", "none", "--overlay", overlay]
+        for here, inside in binds.items():
+            argv += ["--bind", f"{here}:{inside}:ro"]
+        argv += ["--pwd", "/testbed", str(sif)]
+        try:
+            return run_any([*argv, "bash", "-c", script], stdin=stdin.encode(), timeout=_TEST_SECONDS)
+        except TimeoutExpired as error:
+            raise BuildError(f"tests in {sif.name} took over {_TEST_SECONDS} s; run this again") from error
 
-    def run(self, prepare: str = "true", stdin: str = "") -> "CompletedProcess[bytes]":
-        """Run the tests after the shell command `prepare` in /testbed. Raises BuildError if that fails."""
-        # 9 is none of pytest's own exit codes.
-        script = f"{{ {prepare}; }} >&2 && ln -s /r2e_tests r2e_tests || exit 9; exec bash run_tests.sh </dev/null"
-        with tempfile.TemporaryDirectory(dir=self.scratch) as overlay:
-            argv = ["apptainer", "--silent", "exec", "--contain", "--cleanenv", "--no-home", "--no-mount", "tmp"]
-            argv += ["--no-privs", "--pid", "--ipc", "--net", "--network", "none", "--overlay", overlay]
-            argv += ["--bind", f"{self.fixed_repository}:/fixed:ro", "--pwd", "/testbed", str(self.sif)]
-            try:
-                done = run_any([*argv, "bash", "-c", script], stdin=stdin.encode(), timeout=_TEST_SECONDS)
-            except TimeoutExpired as error:
-                raise BuildError(f"tests in {self.sif.name} took over {_TEST_SECONDS} s; run this again") from error
-        if done.returncode not in (0, 1):
-            said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines() or ["nothing"]
-            raise BuildError(
-                f"tests in {self.sif.name} after `{prepare}` ended with {done.returncode}, saying: {said[-1]}; "
-                "check that `apptainer exec` works here, then the task's file in data/tasks"
-            )
-        return done
+
+def said_last(done: "CompletedProcess[bytes]") -> str:
+    """The last line that a program printed."""
+    return ((done.stderr or done.stdout).decode(errors="replace").strip().splitlines() or ["nothing"])[-1]

@@ -12,7 +12,8 @@ Json = dict[str, Any]
 
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: (.*))?$")
 _LINE_TYPES = {" ": "context", "+": "added", "-": "deleted", "\\": "note"}
-_LINE_MARKS = {kind: mark for mark, kind in _LINE_TYPES.items()}
+_LINE_MARKS = {kind: mark for mark, kind in _LINE_TYPES.items()} | {"note": "\\ "}
+"""A note's content has no blank in front: `\\ No newline at end of file`."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ def rebuild_diff(parsed: Json) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def python_diff(parsed: Json) -> str:
+    """The part of a ParsedCommit that R2E-Gym validates its rows with: Python files, tests among them."""
+    diffs = [diff for diff in parsed["file_diffs"] if diff["header"]["file"]["path"].endswith(".py")]
+    return rebuild_diff({**parsed, "file_diffs": diffs})
+
+
 def touched_entities(parsed: Json) -> list[Json]:
     """The functions and classes that the commit adds or changes, as they are in the new files."""
     touched = [
@@ -103,7 +110,8 @@ def _file_diff(repository: Path, old: str, new: str, path: str) -> Json:
             diff["hunks"].append(_new_hunk(match))
         elif diff["hunks"]:
             lines = diff["hunks"][-1]["line_group"]["all_lines"]
-            lines.append({"content": line[1:], "type": _LINE_TYPES[line[0]]})
+            kind = _LINE_TYPES[line[0]]
+            lines.append({"content": line.removeprefix(_LINE_MARKS[kind]), "type": kind})
         elif line.startswith("index "):
             hashes, _, mode = line.removeprefix("index ").partition(" ")
             before, _, after = hashes.partition("..")

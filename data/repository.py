@@ -1,4 +1,4 @@
-"""The git histories of a sample task: one commit for the image, and the fix on top of it elsewhere."""
+"""The git histories of a sample task: its release for the image, and the fix on top of that elsewhere."""
 
 import shutil
 from collections.abc import Mapping
@@ -54,6 +54,19 @@ def commit_fix(task: SampleTask, buggy: Path, fixed: Path, scratch: Path) -> str
     return _commit_all(scratch, f"{task.project} {task.fixed.version}, sources only", FIX_DATE)
 
 
+def commit_tests(task: SampleTask, repository: Path, fixed: Path) -> str:
+    """Commit the fixed release's tests of the task in `repository` and return the hash."""
+    for name in task.tests:
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(fixed / name, repository / name)
+    return _commit_all(repository, f"{task.project} {task.fixed.version}, tests", FIX_DATE)
+
+
+def commit_nothing(repository: Path, message: str) -> None:
+    """Put an empty commit on top."""
+    git(repository, "commit", "-q", "--no-verify", "--allow-empty", "-m", message, env=_dates(_BUGGY_DATE))
+
+
 def is_test_file(path: str) -> bool:
     """R2E-Gym's rule for what counts as a test."""
     parts = PurePosixPath(path).parts
@@ -77,8 +90,11 @@ def _sources(task: SampleTask, tree: Path) -> list[Path]:
 def _commit_all(tree: Path, message: str, date: str) -> str:
     # --force: what a release ships is source, whatever its .gitignore says.
     git(tree, "add", "--all", "--force")
-    dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
-    git(tree, "commit", "-q", "--no-verify", "-m", message, env=dates)
+    git(tree, "commit", "-q", "--no-verify", "-m", message, env=_dates(date))
     # One pack instead of hundreds of loose objects in the image.
     git(tree, "gc", "--quiet", "--prune=now")
     return git(tree, "rev-parse", "HEAD").strip()
+
+
+def _dates(date: str) -> dict[str, str]:
+    return {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}

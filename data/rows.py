@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.commands import BuildError
-from data.image import HiddenTests
 from data.parsed_commit import Json, changed_lines, rebuild_diff, touched_entities
+from data.r2e_image import HiddenTests
 from data.results import parse_log
-from data.sources import SampleTask
+from data.sources import R2ETask
 
 SCHEMA = pa.schema(
     [
@@ -72,7 +72,7 @@ class Runs:
         return [key for key, status in self.expected.items() if status == "PASSED" and before[key] != "PASSED"]
 
 
-def run_tests(task: SampleTask, tests: HiddenTests, parsed: Json) -> Runs:
+def run_tests(task: R2ETask, tests: HiddenTests, parsed: Json) -> Runs:
     """Run the hidden tests on the buggy sources, on the fixed ones, and on parts of the gold diff.
 
     Raises BuildError unless the results make a valid task: a fix that changes only failures to passes,
@@ -109,7 +109,7 @@ def check_fix(project: str, before: Mapping[str, str], after: Mapping[str, str])
     raise BuildError(f"{project}: {problem}; choose other `tests` in the task's file in data/tasks")
 
 
-def make_row(task: SampleTask, image: str, parsed: Json, tests: Path, runs: Runs) -> dict[str, Any]:
+def make_row(task: R2ETask, image: str, parsed: Json, tests: Path, runs: Runs) -> dict[str, Any]:
     """The row of a task; `tests` is the folder of its hidden tests."""
     entities = touched_entities(parsed)
     paths = [diff["header"]["file"]["path"] for diff in parsed["file_diffs"]]

@@ -13,7 +13,8 @@ import yaml
 from data.commands import BuildError, need, run
 
 _HERE = Path(__file__).parent
-VENV_REQUIREMENTS = _HERE / "venv-requirements.txt"
+_VENV = _HERE / "venv-requirements.txt"
+_TESTBED = _HERE / "testbed-requirements.txt"
 IMAGE_PYTHON = "3.11"
 """The Python of Debian bookworm, which the wheels must fit."""
 
@@ -35,7 +36,7 @@ class Release:
 
 @dataclass(frozen=True)
 class SampleTask:
-    """One file of `tasks/`: a bug of a real release that a later release mended."""
+    """A bug of a real release that a later release mended."""
 
     project: str
     buggy: Release
@@ -43,32 +44,66 @@ class SampleTask:
     sources: tuple[str, ...]
     """Files and folders whose `.py` files make up the fix; tests and packaging stay out."""
     tests: tuple[str, ...]
-    """Test files of the fixed release, which become the hidden test_1.py, test_2.py, ..."""
-    test_support: tuple[str, ...]
-    """Files and folders of the fixed release that those need beside them."""
+    """Test files of the fixed release that show the bug."""
     problem_statement: str
 
 
-def load_tasks() -> list[SampleTask]:
-    """All sample tasks, by name of their project."""
-    return [_task(yaml.safe_load(file.read_text("utf-8"))) for file in sorted((_HERE / "tasks").glob("*.yaml"))]
+@dataclass(frozen=True)
+class R2ETask(SampleTask):
+    """One file of `tasks/`. Its `tests` become the hidden test_1.py, test_2.py, ..."""
+
+    test_support: tuple[str, ...]
+    """Files and folders of the fixed release that the tests need beside them."""
 
 
-def _task(raw: dict[str, Any]) -> SampleTask:
-    return SampleTask(
-        project=raw["project"],
-        buggy=Release(raw["project"], **raw["buggy"]),
-        fixed=Release(raw["project"], **raw["fixed"]),
-        sources=tuple(raw["sources"]),
-        tests=tuple(raw["tests"]),
-        test_support=tuple(raw["test_support"]),
-        problem_statement=raw["problem_statement"].strip(),
-    )
+@dataclass(frozen=True)
+class SWEBenchTask(SampleTask):
+    """One file of `tasks/swebench/`. What the fixed release changed in its `tests` is the test patch."""
+
+    repo: str
+    """`owner/name`, by which the harness finds its log parser."""
+    version: str
+    created_at: str
 
 
-def fetch_wheels(to: Path) -> list[Path]:
-    """Download what the images' venv holds, pip itself included, and return the wheels."""
-    _pip_download("pytest", VENV_REQUIREMENTS, to, ["--only-binary", ":all:", "--python-version", IMAGE_PYTHON])
+def load_r2e_tasks() -> list[R2ETask]:
+    """All tasks in R2E-Gym's form, by name of their project."""
+    return [R2ETask(**_common(raw), test_support=tuple(raw["test_support"])) for raw in _read("tasks")]
+
+
+def load_swebench_tasks() -> list[SWEBenchTask]:
+    """All tasks in SWE-bench's form, by name of their project."""
+    more = ("repo", "version", "created_at")
+    return [SWEBenchTask(**_common(raw), **{name: raw[name] for name in more}) for raw in _read("tasks/swebench")]
+
+
+def _read(folder: str) -> list[dict[str, Any]]:
+    return [yaml.safe_load(file.read_text("utf-8")) for file in sorted((_HERE / folder).glob("*.yaml"))]
+
+
+def _common(raw: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "project": raw["project"],
+        "buggy": Release(raw["project"], **raw["buggy"]),
+        "fixed": Release(raw["project"], **raw["fixed"]),
+        "sources": tuple(raw["sources"]),
+        "tests": tuple(raw["tests"]),
+        "problem_statement": raw["problem_statement"].strip(),
+    }
+
+
+def fetch_venv_wheels(to: Path) -> list[Path]:
+    """Download what every image's environment holds, pip itself included, and return the wheels."""
+    return _fetch_wheels("pytest", _VENV, to)
+
+
+def fetch_testbed_wheels(to: Path) -> list[Path]:
+    """Download what the testbed environment of SWE-bench form images holds beside that, and return the wheels."""
+    return _fetch_wheels("what SWE-bench form tests need", _TESTBED, to)
+
+
+def _fetch_wheels(what: str, requirements: Path, to: Path) -> list[Path]:
+    _pip_download(what, requirements, to, ["--only-binary", ":all:", "--python-version", IMAGE_PYTHON])
     return sorted(to.glob("*.whl"))
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from local_relax.errors import internal_error
+from local_relax.gold import GoldChange
 from local_relax.replies import Call, Reply
-from local_relax.rows import GoldChange, Row, Rows
+from local_relax.rows import Row, Rows
 from local_relax.validation import ChatRequest
 
 Script = Callable[[Row], Sequence[Reply]]
@@ -116,9 +117,9 @@ def _write_patch(change: GoldChange) -> str:
 
 
 def _try_import(change: GoldChange) -> str:
-    """Import the first module that still exists, from where its package starts."""
+    """Import the first module that is there, from where its package starts."""
     for path in change.files:
-        if path not in change.deleted:
+        if path.endswith(".py") and path not in change.deleted:
             parts = path.removesuffix(".py").split("/")
             top = [parts.pop(0)] if parts[0] in ("src", "lib") and len(parts) > 1 else []
             module = ".".join(part for part in parts if part != "__init__")

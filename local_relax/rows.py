@@ -1,34 +1,20 @@
 """Task rows as a scripted policy needs them: found by what the agent was told, with the gold change as a patch.
 
-Only the needed columns are read, and the large one (the parsed commit) only for rows that are really played.
+Only the needed columns are read, and the large one (the gold change) only for rows that are really played.
 """
 
 import functools
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.parsed_commit import rebuild_diff
-from data.repository import is_test_file
+from local_relax.gold import GoldChange, RowForm, form_of
 
 _BATCH_ROWS = 16
-
-
-@dataclass(frozen=True)
-class GoldChange:
-    """The non-test Python part of the commit that solves the task."""
-
-    patch: str
-    files: Sequence[str]
-    """Paths in the order of the patch."""
-    created: Sequence[str]
-    deleted: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -39,9 +25,10 @@ class Row:
     row_group: int
     offset: int
     """Position inside the row group."""
+    form: RowForm
 
     def gold(self) -> GoldChange:
-        return _read_gold(self.file, self.row_group, self.offset)
+        return _read_gold(self.form, self.file, self.row_group, self.offset)
 
 
 class Rows:
@@ -68,39 +55,18 @@ class Rows:
         raise LookupError("no row's problem statement is part of the first user message; is --data the served data?")
 
 
-def gold_change(parsed_commit: Mapping[str, Any]) -> GoldChange:
-    """The non-test Python part of a parsed commit."""
-
-    def path(diff: Mapping[str, Any]) -> str:
-        return str(diff["header"]["file"]["path"])
-
-    def missing(side: str) -> list[str]:
-        """Files that are not there on that side of the change."""
-        return [path(diff) for diff in diffs if (diff[side] or {}).get("path") == "/dev/null"]
-
-    diffs = [
-        diff for diff in parsed_commit["file_diffs"] if path(diff).endswith(".py") and not is_test_file(path(diff))
-    ]
-    return GoldChange(
-        patch=rebuild_diff({**parsed_commit, "file_diffs": diffs}),
-        files=[path(diff) for diff in diffs],
-        created=missing("minus_file"),
-        deleted=missing("plus_file"),
-    )
-
-
 def _read_index(file: Path) -> list[Row]:
-    columns = ["problem_statement", "repo_name", "commit_hash"]
     rows = []
     try:
         parquet = pq.ParquetFile(file)
-        missing = [name for name in (*columns, "parsed_commit_content") if name not in parquet.schema_arrow.names]
-        if missing:
-            raise ValueError(f"{file}: no column {', '.join(missing)}")
+        try:
+            form = form_of(parquet.schema_arrow.names)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from error
+        columns = ["problem_statement", *form.name_columns]
         for group in range(parquet.num_row_groups):
             for offset, row in enumerate(parquet.read_row_group(group, columns=columns).to_pylist()):
-                name = f"{row['repo_name']}__{row['commit_hash'][:12]}"
-                rows.append(Row(_told(row["problem_statement"]), name, file, group, offset))
+                rows.append(Row(_told(row["problem_statement"]), form.name(row), file, group, offset, form))
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"cannot read {file}: {error}") from error
     return [row for row in rows if row.statement]
@@ -113,12 +79,12 @@ def _told(problem_statement: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _read_gold(file: Path, row_group: int, offset: int) -> GoldChange:
+def _read_gold(form: RowForm, file: Path, row_group: int, offset: int) -> GoldChange:
     batches = pq.ParquetFile(file).iter_batches(
-        batch_size=_BATCH_ROWS, row_groups=[row_group], columns=["parsed_commit_content"]
+        batch_size=_BATCH_ROWS, row_groups=[row_group], columns=[form.gold_column]
     )
     for batch in batches:
         if offset < len(batch):
-            return gold_change(json.loads(batch.column(0)[offset].as_py()))
+            return form.gold(batch.column(0)[offset].as_py())
         offset -= len(batch)
     raise LookupError(f"{file} has lost a row")

@@ -16,6 +16,7 @@ export UV_PYTHON_DOWNLOADS=never UV_HTTP_RETRIES=5 UV_HTTP_TIMEOUT=120 UV_NO_PRO
 readonly -A PACKAGE_OF=(
     [mksquashfs]=squashfs-tools [squashfuse]=squashfuse [fuse-overlayfs]=fuse-overlayfs [fuse2fs]=fuse2fs
     [fusermount3]=fuse3 [newuidmap]=uidmap [useradd]=passwd [patchelf]=patchelf [mmdebstrap]=mmdebstrap
+    [docker-registry]=docker-registry [skopeo]=skopeo [unsquashfs]=squashfs-tools
     [pip3]=python3-pip [jq]=jq [curl]=curl [git]=git [shellcheck]=shellcheck
 )
 

@@ -20,6 +20,7 @@ from swe_rollout.tasks import LoadedTasks
 
 if TYPE_CHECKING:
     from swe_rollout.config import RolloutConfig
+    from swe_rollout.rollout import Rollout
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,34 @@ class Parts:
         return {mode: {**pool.counts(), **self.data[mode]} for mode, pool in self.pools.items()}
 
 
+@dataclass(frozen=True)
+class Workshop:
+    """What sessions and judgements need, whoever asks for them."""
+
+    rollout: "Rollout"
+    loaded: Mapping[Mode, LoadedTasks]
+    confinement: str
+    """Who sandboxes run as and why."""
+    close: Callable[[], None]
+    """End what still runs."""
+
+
 def assemble(settings: Settings) -> Parts:
+    """The server's parts. Takes seconds; raises as `open_workshop` does."""
+    shop = open_workshop(settings)
+    rollout, loaded = shop.rollout, shop.loaded
+    return Parts(
+        run=rollout,
+        pools=_pools(settings, loaded),
+        slots={"train": rollout.slots["train"], "eval": rollout.slots["eval"], "scoring": rollout.scoring_slots},
+        confinement=shop.confinement,
+        config_fingerprint=_fingerprint(settings, rollout.config),
+        close=shop.close,
+        data={mode: counts(tasks) for mode, tasks in loaded.items()},
+    )
+
+
+def open_workshop(settings: Settings) -> Workshop:
     """Load configuration and tasks and make ready for sandboxes. Takes seconds.
 
     Raises `StartupError` with one line when something that every session needs is missing.
@@ -97,23 +125,19 @@ def assemble(settings: Settings) -> Parts:
             "train": Slots(settings.train_concurrency),
             "eval": Slots(settings.eval_concurrency),
         }
-        scoring_slots = Slots(settings.reward_concurrency)
-        return Parts(
-            run=Rollout(
+        return Workshop(
+            rollout=Rollout(
                 config=config,
                 host=host,
                 slots=slots,
-                scoring_slots=scoring_slots,
+                scoring_slots=Slots(settings.reward_concurrency),
                 chat=chat,
                 judge=Judge(host, config.setup, config.scoring, harness),
                 work_dir=settings.work_dir,
             ),
-            pools=_pools(settings, loaded),
-            slots={"train": slots["train"], "eval": slots["eval"], "scoring": scoring_slots},
+            loaded=loaded,
             confinement=confinement.reason,
-            config_fingerprint=_fingerprint(settings, config),
             close=opened.pop_all().close,
-            data={mode: counts(tasks) for mode, tasks in loaded.items()},
         )
 
 

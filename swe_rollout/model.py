@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from minisweagent.exceptions import FormatError, InterruptAgentFlow
@@ -40,6 +40,12 @@ _KEEP_ALIVE = [
 
 class ContextExceeded(InterruptAgentFlow):
     """The conversation no longer fits the model: the run ends, as at any other limit."""
+
+
+class Chat(Protocol):
+    """Whoever answers chat requests."""
+
+    def post(self, url: str, api_key: str, body: Mapping[str, Any], cancellation: Cancellation) -> httpx.Response: ...
 
 
 class ChatClient:
@@ -95,7 +101,7 @@ class RelaxModel:
     def __init__(
         self,
         config: ModelSection,
-        client: ChatClient,
+        client: Chat,
         *,
         base_url: str,
         api_key: str,

@@ -14,7 +14,7 @@ from swe_rollout.artifacts import SessionFolder
 from swe_rollout.config import RolloutConfig
 from swe_rollout.environment import SandboxEnvironment
 from swe_rollout.errors import AgentFault, Cancelled, InfrastructureError
-from swe_rollout.model import ChatClient, RelaxModel
+from swe_rollout.model import Chat, RelaxModel
 from swe_rollout.outcome import Outcome
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost
 from swe_rollout.scoring.change import capture
@@ -37,7 +37,7 @@ class Rollout:
     """For sandboxes that an agent works in."""
     scoring_slots: Slots
     """For sandboxes of the judge."""
-    chat: ChatClient
+    chat: Chat
     judge: Judge
     work_dir: Path
 

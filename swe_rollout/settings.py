@@ -4,7 +4,7 @@ import argparse
 import difflib
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -145,7 +145,11 @@ def load_settings(argv: Sequence[str]) -> Settings:
     Prints the help and raises `SystemExit` for `--help`. Raises `StartupError` with one line that names every
     flag or variable that is unknown, missing or wrong.
     """
-    given: dict[str, Any] = vars(_parser().parse_args(argv))
+    return settings_from(vars(_parser().parse_args(argv)))
+
+
+def settings_from(given: dict[str, Any]) -> Settings:
+    """Settings from the flags in `given`, by name, over the environment. Raises `StartupError` as `load_settings`."""
     try:
         return Settings(**given)
     except ValidationError as error:
@@ -174,20 +178,30 @@ def _explain(error: dict[str, Any], given: dict[str, Any]) -> str:
     return f"{source}{str(error['input'])!r}: {error['msg'].removeprefix('Value error, ')}"
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Refuses a wrong command line with a `StartupError`."""
+
     def error(self, message: str) -> NoReturn:
         raise StartupError(f"{message} (--help lists the settings)")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="agent_server.py",
         description="Runs coding-agent sessions for a trainer and answers over HTTP.",
-        epilog="A flag beats its environment variable; an empty variable counts as not set. AGENT_SERVER_TOKEN, the "
+        epilog="Two commands need no trainer; --help after either says more. `agent_server.py validate` finds out\n"
+        "which rows can be trusted, `agent_server.py rescore` judges stored patches again.\n\n"
+        "A flag beats its environment variable; an empty variable counts as not set. AGENT_SERVER_TOKEN, the "
         "token that calls must carry, has no flag: arguments are public on the machine.",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_flags(parser)
+    return parser
+
+
+def add_flags(parser: argparse._ActionsContainer, shown: Collection[str] = Settings.model_fields) -> None:
+    """A flag for each setting; those not in `shown` are taken too, but the help is silent about them."""
     for name, field in Settings.model_fields.items():
         if name == "token":
             continue
@@ -200,10 +214,9 @@ def _parser() -> argparse.ArgumentParser:
             action="append" if name == "config" else "store",
             default=argparse.SUPPRESS,
             metavar=_metavar(name, field),
-            help=text.replace("%", "%%"),
+            help=text.replace("%", "%%") if name in shown else argparse.SUPPRESS,
             **alone,
         )
-    return parser
 
 
 def _flag(name: str) -> str:

@@ -25,6 +25,14 @@ def samples() -> Path:
 
 
 @pytest.fixture(scope="session")
+def train_data(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample tasks for training alone: with tasks for evaluation every server starts a grading process too."""
+    folder = tmp_path_factory.mktemp("train_data")
+    (folder / "R2E-Gym-Subset").symlink_to(samples / "data" / "R2E-Gym-Subset")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def open_folder() -> Iterator[Callable[[], Path]]:
     """Makes folders that every user can enter, as sandboxes must; pytest's own are closed."""
     with tempfile.TemporaryDirectory(prefix="swe-rollout-tests-") as name:

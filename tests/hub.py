@@ -144,7 +144,7 @@ class Hub:
                     status, body = 206, body[start:]
                 self._send(status, answered, body, fault)
 
-            do_HEAD = do_GET
+            do_HEAD = do_GET  # noqa: N815
 
             def _send(self, status: int, headers: Mapping[str, str], body: bytes, fault: Fault | None = None) -> None:
                 self.send_response(status)

@@ -20,23 +20,28 @@ from swe_rollout.sandbox import processes
 
 REPOSITORY = Path(__file__).parents[1]
 PARQUET = "R2E-Gym-Subset/data/train-00000-of-00001.parquet"
+EVAL_PARQUET = "SWE-Bench-Verified/data/test-00000-of-00001.parquet"
 
 
 class Server:
     """A real agent server that serves one sample task."""
 
-    def __init__(self, samples: Path, folder: Path, *specs: str, **settings: str) -> None:
+    def __init__(self, samples: Path, folder: Path, *specs: str, instance: str | None = None, **settings: str) -> None:
+        """Without `instance` the task is in R2E form, for training; else it is the SWE-bench row of that id."""
+        self.mode = "eval" if instance else "train"
         self.endpoint = Endpoint()
         self._groups = 0
         self.work = folder / "work"
         self.tmp = folder / "tmp"
-        data = folder / "data" / PARQUET
+        parquet, column = (EVAL_PARQUET, "instance_id") if instance else (PARQUET, "repo_name")
+        data = folder / "data" / parquet
         data.parent.mkdir(parents=True)
-        table = pq.read_table(samples / "data" / PARQUET)
-        rows = table.filter([name == "xmltodict" for name in table["repo_name"].to_pylist()])
+        table = pq.read_table(samples / "data" / parquet)
+        rows = table.filter([name == (instance or "xmltodict") for name in table[column].to_pylist()])
         pq.write_table(rows, data)
-        row = rows.to_pylist()[0]
-        self.gold = f"git apply <<'EOF_GOLD'\n{rebuild_diff(json.loads(row['parsed_commit_content']))}EOF_GOLD"
+        (self.row,) = rows.to_pylist()
+        patch = self.row["patch"] if instance else rebuild_diff(json.loads(self.row["parsed_commit_content"]))
+        self.gold = f"git apply <<'EOF_GOLD'\n{patch}EOF_GOLD"
         self._process = subprocess.Popen(
             # Ends with the tests, however they end.
             [
@@ -76,7 +81,7 @@ class Server:
         key = f"sk-{key}".replace(" ", "-")
         self.endpoint.script(key, turns)
         self._groups += 1
-        body = {"session_id": key, "group_id": group or f"group-{self._groups}", "mode": "train", "api_key": key}
+        body = {"session_id": key, "group_id": group or f"group-{self._groups}", "mode": self.mode, "api_key": key}
         answer = self.http.post("/sessions", json={**body, "base_url": base_url or self.endpoint.url})
         assert answer.status_code == 201, answer.text
         return str(answer.json()["session_id"])
@@ -121,9 +126,9 @@ class Server:
             self.said += line
 
 
-def served(samples: Path, folder: Path, *specs: str, **settings: str) -> Iterator[Server]:
+def served(samples: Path, folder: Path, *specs: str, instance: str | None = None, **settings: str) -> Iterator[Server]:
     """A server for one test or module; in the end it must be idle and leave nothing."""
-    server = Server(samples, folder, *specs, **settings)
+    server = Server(samples, folder, *specs, instance=instance, **settings)
     yield server
     server.assert_idle()
     server.close()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from data.parsed_commit import parse_commit, rebuild_diff
 from data.repository import git
 from data.results import parse_log
+from data.swebench_rows import image_of
 
 REPOSITORY = Path(__file__).parents[1]
 BUILD = [sys.executable, "-m", "data.build"]
@@ -41,6 +43,18 @@ COLUMNS = {
 }
 
 
+SWEBENCH_COLUMNS = (
+    *("repo", "instance_id", "base_commit", "patch", "test_patch", "problem_statement", "hints_text", "created_at"),
+    *("version", "FAIL_TO_PASS", "PASS_TO_PASS", "environment_setup_commit", "docker_image", "eval_script"),
+)
+
+
+SWEBENCH_COLUMNS = [
+    *("repo", "instance_id", "base_commit", "patch", "test_patch", "problem_statement", "hints_text", "created_at"),
+    *("version", "FAIL_TO_PASS", "PASS_TO_PASS", "environment_setup_commit", "docker_image", "eval_script"),
+]
+
+
 @pytest.fixture(scope="session")
 def table(samples: Path) -> pa.Table:
     return pq.read_table(samples / "data/R2E-Gym-Subset/data/train-00000-of-00001.parquet")
@@ -51,8 +65,18 @@ def row(request: pytest.FixtureRequest, table: pa.Table) -> dict[str, Any]:
     return next(row for row in table.to_pylist() if row["repo_name"] == request.param)
 
 
+@pytest.fixture(params=["baked", "scripted"])
+def swebench_row(request: pytest.FixtureRequest, samples: Path) -> dict[str, Any]:
+    """Of the same task: the row whose image bakes the eval script, the row that carries it."""
+    table = pq.read_table(samples / "data/SWE-Bench-Verified/data/test-00000-of-00001.parquet")
+    assert {field.name: str(field.type) for field in table.schema} == dict.fromkeys(SWEBENCH_COLUMNS, "string")
+    rows = dict(zip(("baked", "scripted"), table.to_pylist(), strict=True))
+    return rows[request.param]
+
+
 def in_image(samples: Path, row: dict[str, Any], script: str, overlay: Path, stdin: str = "") -> str:
-    sif = samples / "sifs" / (row["docker_image"].replace("/", "__").replace(":", "__") + ".sif")
+    image = image_of(row) if "instance_id" in row else row["docker_image"]
+    sif = samples / "sifs" / (image.replace("/", "__").replace(":", "__") + ".sif")
     argv = ["apptainer", "--silent", "exec", "--contain", "--cleanenv", "--no-home", "--no-mount", "tmp", "--no-privs"]
     argv += ["--overlay", str(overlay), "--pwd", "/testbed", str(sif), "bash", "-c", script]
     done = subprocess.run(argv, input=stdin.encode(), capture_output=True, timeout=120, check=False)
@@ -129,6 +153,85 @@ def test_gold_diff_turns_the_image_into_the_fixed_release(samples: Path, row: di
         assert in_image(samples, row, f"cat {path}", tmp_path) == diff["new_file_content"]
     log = in_image(samples, row, "ln -s /r2e_tests r2e_tests && bash run_tests.sh", tmp_path)
     assert parse_log(log) == json.loads(row["expected_output_json"])
+
+
+def test_swebench_row_and_its_image_have_the_official_form(
+    samples: Path, swebench_row: dict[str, Any], tmp_path: Path
+) -> None:
+    row = swebench_row
+    number = 1001 if row["docker_image"] else 1002
+    assert (row["repo"], row["instance_id"]) == (
+        "marshmallow-code/marshmallow",
+        f"marshmallow-code__marshmallow-{number}",
+    )
+    assert (row["docker_image"] is None) != (row["eval_script"] is None)
+    assert (
+        image_of(row)
+        == {
+            1001: "swe-rollout-samples/swebench-verified:sweb.eval.x86_64.marshmallow-code__marshmallow-1001",
+            1002: "swebench/sweb.eval.x86_64.marshmallow-code_1776_marshmallow-1002:latest",
+        }[number]
+    )
+    baked = in_image(samples, row, "cat /run_tests.sh 2>/dev/null || true", tmp_path)
+    assert (baked or row["eval_script"]).startswith(
+        "#!/bin/bash\nset -uxo pipefail\nsource /opt/miniconda3/bin/activate\n"
+    )
+    assert bool(baked) == (number == 1001)
+    assert row["test_patch"] in (baked or row["eval_script"])
+
+    blobs = re.findall(r"(?m)^index .*[.][.](\S+)", row["patch"] + row["test_patch"])
+    script = f"""
+        command -v python
+        git rev-parse HEAD^
+        git log -1 --format=%s
+        git diff --stat HEAD^
+        git status --porcelain
+        git rev-list --all --reflog --count
+        git fsck --unreachable --no-progress
+        for blob in {" ".join(blobs)}; do
+            if git cat-file -e $blob 2>/dev/null; then echo "has $blob"; fi
+        done
+        ls -d .venv 2>/dev/null
+        cat /root/.bashrc
+        source /opt/miniconda3/bin/activate && conda activate testbed
+        cd / && python -c 'import sys, marshmallow; print(sys.prefix, marshmallow.__file__)'
+    """
+    assert in_image(samples, row, script, tmp_path).splitlines() == [
+        "/opt/miniconda3/bin/python",
+        row["base_commit"],
+        "SWE-bench",
+        "2",
+        "source /opt/miniconda3/etc/profile.d/conda.sh && conda activate testbed",
+        "/opt/miniconda3/envs/testbed /testbed/src/marshmallow/__init__.py",
+    ]
+
+
+def test_swebench_gold_patch_makes_the_named_tests_pass(
+    samples: Path, swebench_row: dict[str, Any], tmp_path: Path
+) -> None:
+    row = swebench_row
+    fail_to_pass, pass_to_pass = (json.loads(row[name]) for name in ("FAIL_TO_PASS", "PASS_TO_PASS"))
+    assert len(fail_to_pass) == 5
+    assert re.findall(r"(?m)^diff --git a/(\S+)", row["patch"]) == ["src/marshmallow/validate.py"]
+    assert re.findall(r"(?m)^diff --git a/(\S+)", row["test_patch"]) == ["tests/test_validate.py"]
+    # As in the real data: the harness' parser ends a name at its first blank.
+    assert any(name.count("[") > name.count("]") for name in pass_to_pass)
+
+    script = f"""
+        source /root/.bashrc
+        git apply -
+        pytest -rA tests/test_validate.py
+        echo AFTER
+        git apply <<'END'\n{row["patch"]}END
+        pytest -rA tests/test_validate.py
+    """
+    log = in_image(samples, row, script, tmp_path, row["test_patch"])
+    before, after = (
+        dict(reversed(line.split()[:2]) for line in part.splitlines() if line.startswith(("PASSED", "FAILED")))
+        for part in log.split("AFTER\n")
+    )
+    assert before == {**dict.fromkeys(fail_to_pass, "FAILED"), **dict.fromkeys(pass_to_pass, "PASSED")}
+    assert after == dict.fromkeys(before, "PASSED")
 
 
 def test_second_build_does_nothing_and_a_missing_file_is_noticed(samples: Path, tmp_path: Path) -> None:

@@ -23,12 +23,18 @@ CLIENT = f"bash {ROOT}/agent_client.sh"
 
 
 class Server:
-    """A real agent server for groups of four that serves all sample tasks."""
+    """A real agent server for groups of four that serves all sample tasks for training."""
 
     def __init__(self, samples: Path, folder: Path, *specs: str, **variables: str) -> None:
         self.samples = samples
         self._process = subprocess.Popen(
-            [sys.executable, "agent_server.py", "--port=0", *(f"--config={spec}" for spec in specs)],
+            [
+                sys.executable,
+                "agent_server.py",
+                "--port=0",
+                "--config=data.eval=",
+                *(f"--config={spec}" for spec in specs),
+            ],
             cwd=ROOT,
             env={
                 **os.environ,

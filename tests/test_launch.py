@@ -88,7 +88,7 @@ Launcher = Callable[..., Launch]
 
 
 @pytest.fixture
-def launch(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Launcher]:
+def launch(samples: Path, train_data: Path, open_folder: Callable[[], Path]) -> Iterator[Launcher]:
     """Starts the script with everything it needs; a variable given as None is not set."""
     launches: list[Launch] = []
 
@@ -107,7 +107,7 @@ def launch(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Launcher]
             "MINI_SWE_AGENT_VENV": sys.prefix,
             "MODEL_DIR": "/models",
             "SAVE_DIR": folder / "save",
-            "R2E_DATA_PATH": samples / "data",
+            "R2E_DATA_PATH": train_data,
             "R2E_SIF_DIR": samples / "sifs",
             "AGENT_SERVER_PORT": _free_port(),
             "AGENT_SERVER_TMP_DIR": folder / "tmp",

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,8 @@ mv "$RELAX_OUTPUT_JSON.tmp" "$RELAX_OUTPUT_JSON"
 class Task:
     repository: Path
     data: Path
+    """In R2E-Gym's form."""
+    swebench_data: Path
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +135,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     git(repository, "add", "-A")
     git(repository, "commit", "-q", "-m", "solution")
     gold = parse_commit(repository, "main~1", "main")
+    patch = git(repository, "diff", "--no-renames", "main~1", "main", "--", ".", ":!pkg/tests")
     git(repository, "reset", "-q", "--hard", "main~1")
     # The parser that made the public rows leaves a surplus context line at the very end.
     sources = [diff for diff in gold["file_diffs"] if "tests" not in diff["header"]["file"]["path"]]
@@ -148,7 +151,12 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     pq.write_table(
         pa.Table.from_pylist([{**row, "repo_name": "pkg", "prompt": "x"} for row in rows]), folder / "rows.parquet"
     )
-    return Task(repository, folder / "rows.parquet")
+    rows = [
+        {"instance_id": "pkg__pkg-1", "problem_statement": "half(3)", "patch": "", "FAIL_TO_PASS": "[]"},
+        {"instance_id": "pkg__pkg-2", "problem_statement": STATEMENT + "\n", "patch": patch, "FAIL_TO_PASS": "[]"},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "swebench.parquet")
+    return Task(repository, folder / "rows.parquet", folder / "swebench.parquet")
 
 
 @dataclass
@@ -265,6 +273,16 @@ def test_command_line_plays_every_policy_to_its_reward(task: Task, tmp_path: Pat
     assert "pkg__0123456789ab" in output
     assert "commands s" in output
     assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_the_gold_change_of_a_swebench_row_is_its_patch(task: Task, tmp_path: Path) -> None:
+    evaluated = replace(task, data=task.swebench_data)
+    run = run_cli(evaluated, tmp_path, WORKER, "--mode", "eval", "--policies", "gold,noop,wrong", "--expect")
+    output, _ = run.communicate()
+    assert run.returncode == 0, output
+    report = json.loads((tmp_path / "report.json").read_text())
+    rewards = {s["policy"]: s["samples"][0]["reward"] for group in report["groups"] for s in group["sessions"]}
+    assert rewards == {"gold": 1.0, "noop": 0.0, "wrong": 0.0}
 
 
 def test_command_line_names_the_session_that_broke_the_expectation(task: Task, tmp_path: Path) -> None:

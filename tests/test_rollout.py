@@ -29,13 +29,23 @@ def server(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def tight(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Server]:
+def linked_sifs(samples: Path, open_folder: Callable[[], Path]) -> Path:
+    """A folder of links to the images, from which one can be taken away."""
+    folder = open_folder()
+    for sif in (samples / "sifs").iterdir():
+        (folder / sif.name).symlink_to(sif)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tight(samples: Path, linked_sifs: Path, open_folder: Callable[[], Path]) -> Iterator[Server]:
     """One slot, two steps, three seconds of commands, and hidden tests that never end."""
     specs = (
         *("agent.step_limit=2", "agent.wall_time_limit_seconds=3", "environment.timeout=3", "scoring.timeout=2"),
         "scoring.command=echo started; setsid sleep 9753 & sleep 9753",
     )
-    yield from served(samples, open_folder(), *specs, AGENT_SERVER_TRAIN_CONCURRENCY="1")
+    settings = {"AGENT_SERVER_TRAIN_CONCURRENCY": "1", "sifs": str(linked_sifs)}
+    yield from served(samples, open_folder(), *specs, **settings)
 
 
 def test_a_solved_task(server: Server) -> None:
@@ -268,7 +278,7 @@ def test_format_errors_stay_in_the_history(server: Server) -> None:
     assert (view["agent_exit_status"], view["submission"], view["n_calls"]) == ("Submitted", "the patch\r\n", 6)
 
 
-def test_limits(tight: Server) -> None:
+def test_limits(tight: Server, linked_sifs: Path) -> None:
     """A limit is a sample without reward, and the work is still stored; the one slot is free each time."""
     view = tight.play("steps", [tight.gold, "true"])
     assert (view["status"], view["agent_exit_status"], view["reward"]) == ("completed", "LimitsExceeded", 0.0)
@@ -278,11 +288,26 @@ def test_limits(tight: Server) -> None:
     last = tight.endpoint.requests["sk-steps"][-1]["messages"][-1]["content"]
     assert last.endswith("Steps remaining: 1")
 
+    # When the image is gone before the work can be stored, the reward is known all the same.
+    (image,) = linked_sifs.glob("*xmltodict*")
+    target = image.readlink()
+
+    def take_away() -> str:
+        image.unlink()
+        return "true"
+
+    view = tight.play("gone", [tight.gold, take_away])
+    image.symlink_to(target)
+    assert (view["status"], view["agent_exit_status"], view["reward"]) == ("completed", "LimitsExceeded", 0.0)
+    assert not (tight.folder(view["session_id"]) / "patch.diff").exists()
+    assert "the patch is not stored: ImageError: " in tight.said
+
     view = tight.play("time", ["echo early; sleep 9753"])
     assert (view["status"], view["agent_exit_status"], view["reward"]) == ("completed", "TimeExceeded", 0.0)
 
     view = tight.play("hang", [tight.gold, f"echo {MARKER}"])
     assert (view["status"], view["agent_exit_status"], view["reward"]) == ("completed", "Submitted", 0.0)
+    assert json.loads(tight.written(view["session_id"], "outcome.json"))["grading_status"] == "timed_out"
     assert view["reason"] == "scoring timed out: the hidden tests did not end within 2 s"
     assert tight.written(view["session_id"], "test_log.txt") == "started\n"
     assert b"sleep\0009753" not in b"".join(
@@ -358,13 +383,10 @@ def test_a_sandbox_that_dies_between_two_steps(server: Server) -> None:
     assert view["error"].startswith("SandboxError: the sandbox died")
 
 
-def test_images_and_setup_that_fail(samples: Path, open_folder: Callable[[], Path]) -> None:
+def test_images_and_setup_that_fail(samples: Path, linked_sifs: Path, open_folder: Callable[[], Path]) -> None:
     """Never a reward: each fails its session with the cause, and the server goes on."""
-    sifs = open_folder()
-    for sif in (samples / "sifs").iterdir():
-        (sifs / sif.name).symlink_to(sif)
-    (image,) = sifs.glob("*xmltodict*")
-    for server in served(samples, open_folder(), "setup.script=echo cannot prepare; exit 5", sifs=str(sifs)):
+    (image,) = linked_sifs.glob("*xmltodict*")
+    for server in served(samples, open_folder(), "setup.script=echo cannot prepare; exit 5", sifs=str(linked_sifs)):
         view = server.play("setup", ["true"])
         assert (view["status"], view["reward"]) == ("failed", None)
         assert view["error"] == "SetupError: the setup script failed with exit code 5: cannot prepare"

@@ -61,7 +61,7 @@ def test_setup_names_a_python_that_cannot_be_used() -> None:
             "setup_r2e_data_and_sifs.sh",
             ["MINI_SWE_AGENT_VENV", "R2E_DATA_PATH", "R2E_SIF_DIR"],
             ["hf", "duckdb", "jq", "apptainer"],
-            "not part of this version; make ",
+            " is not a virtual environment: it has no bin/python",
         ),
     ],
 )
@@ -72,7 +72,11 @@ def test_all_that_a_script_misses_is_told_at_once(
 
     assert nothing.returncode == 1
     missing = [f"the variable {name}" for name in variables] + [f"the command {name}" for name in commands]
-    assert nothing.stderr == f"{script}: missing: {', '.join(missing)}\n"
+    first, *advice = nothing.stderr.splitlines()
+    assert first == f"{script}: missing: {', '.join(missing)}"
+    # How to get each, from the one script that is run before anything is there.
+    told = [line.strip().partition(": ")[0] for line in advice]
+    assert told == (variables + commands if script.startswith("setup") else [])
 
     for name in commands:
         (tmp_path / name).write_text("#!/bin/sh\n")

@@ -181,7 +181,7 @@ def test_one_image_that_never_works_leaves_the_others_going(folder: Folder) -> N
     bad, portal, *_ = IMAGES
     folder.registry.fail("GET", pulls(bad), *[BROKEN] * 99)
     folder.registry.fail("HEAD", manifests(portal), PORTAL)
-    report = folder.build(attempts=2, max_jobs=1)
+    report = folder.build(attempts=2, max_jobs=1, cache_bytes=1)
     assert (report.n_built, report.failures.keys()) == (3, {bad, portal})
     assert "web page" in report.failures[portal]
     log = Path(report.failures[bad].partition("; log: ")[2])

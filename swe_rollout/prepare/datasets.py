@@ -152,7 +152,7 @@ class _Fetching:
         # Of the files that are there, hf asks nothing.
         argv = ["hf", "download", source.dataset, "--repo-type", "dataset", "--revision", listing.commit]
         argv += ["--include", source.pattern, "--local-dir", str(self._folder)]
-        self._say(f"{source.mode}: fetching {source}: {len(listing.files)} files, {decimal(total)}")
+        self._say(f"{source.mode}: fetching {source} ({decimal(total)})")
 
         def once() -> None:
             self._log.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """The last words of a run: what is there, what failed, what to type next."""
 
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,9 +23,10 @@ def rows_line(entries: Sequence[Entry]) -> str:
     parts = []
     for mode, n_rows in Counter(entry.mode for entry in entries).items():
         images = {entry.image for entry in entries if entry.mode == mode and entry.image}
-        parts.append(f"{mode}: {n_rows} rows, {len(images)} images")
+        parts.append(f"{mode}: {_count(n_rows, 'row')}, {_count(len(images), 'image')}")
     if bad := [entry for entry in entries if not entry.image]:
-        parts.append(f"{len(bad)} rows name no image (the first: {bad[0].mode} {bad[0].id or 'row without an id'})")
+        first = f"{bad[0].mode} {bad[0].id or 'row without an id'}"
+        parts.append(f"no image is named by {_count(len(bad), 'row')} (the first: {first})")
     return "; ".join(parts)
 
 
@@ -33,7 +35,9 @@ def print_images(console: Console, report: BuildReport, n_images: int) -> None:
     parts = [f"{report.n_built} built"] if report.n_built else []
     parts += [f"{report.n_kept} there", f"{len(report.failures)} failed"]
     parts += [f"{report.n_left} left"] if report.n_left else []
-    console.print(f"   {n_images} images: {', '.join(parts)}; {decimal(report.bytes)}, {report.seconds:.0f} s")
+    console.print(
+        f"   {_count(n_images, 'image')}: {', '.join(parts)}; {decimal(report.bytes)}, {report.seconds:.0f} s"
+    )
 
 
 def print_failures(console: Console, failures: Mapping[str, str]) -> None:
@@ -44,7 +48,7 @@ def print_failures(console: Console, failures: Mapping[str, str]) -> None:
     for name, reason in list(failures.items())[:_SHOWN_FAILURES]:
         console.print(f"   {name}: {reason}")
     if (more := len(failures) - _SHOWN_FAILURES) > 0:
-        console.print(f"   and {more} more")
+        console.print(f"   and {more} more, named above")
 
 
 def print_next(console: Console, options: Options, entries: Sequence[Entry]) -> None:
@@ -63,7 +67,7 @@ def print_next(console: Console, options: Options, entries: Sequence[Entry]) -> 
 def command(options: Options) -> str:
     """What starts training on this data."""
     variables = {
-        "MINI_SWE_AGENT_VENV": "$MINI_SWE_AGENT_VENV",
+        "MINI_SWE_AGENT_VENV": shlex.quote(sys.prefix),
         "R2E_DATA_PATH": shlex.quote(str(options.data_dir)),
         "R2E_SIF_DIR": shlex.quote(str(options.sif_dir)),
     }
@@ -77,3 +81,7 @@ def command(options: Options) -> str:
     variables |= {"MODEL_DIR": "/path/to/models", "SAVE_DIR": "/path/to/checkpoints"}
     words = " ".join(f"{name}={value}" for name, value in variables.items())
     return f"{words} bash {shlex.quote(str(_CHECKOUT / 'run_mini_swe_agent.sh'))}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -46,9 +46,9 @@ def local_faults(folder: Path, pattern: str, recorded: Mapping[str, int]) -> lis
 def hub_faults(folder: Path, listing: Listing, stopping: Stopping) -> dict[HubFile, str]:
     """What is wrong with the files that `listing` has, a clause each. Reads them whole; raises `Stopped`.
 
-    Raises `StartupError` for a file that is exactly the hub's and no rows of tasks; it is removed.
+    Raises `StartupError` for files that are exactly the hub's, but hold no rows of tasks; they are removed.
     """
-    faults = {}
+    faults, theirs = {}, []
     for file in listing.files:
         stopping.check()
         path = folder / file.path
@@ -61,8 +61,11 @@ def hub_faults(folder: Path, listing: Listing, stopping: Stopping) -> dict[HubFi
         elif reason := damage(path):
             if file.sha256:
                 path.unlink()
-                raise StartupError(f"{reason}; that is how the hub has it: take another dataset or revision")
-            faults[file] = reason
+                theirs.append(reason)
+            else:
+                faults[file] = reason
+    if theirs:
+        raise StartupError(f"{'; '.join(theirs)}; that is how the hub has it: take another dataset or revision")
     return faults
 
 

@@ -50,11 +50,18 @@ class FreshTree:
 
         Raises `AgentFault` when that cannot be done.
         """
+        return self._changed_by(_APPLY, "the change cannot be laid over the tree")
+
+    def put_patch(self) -> bytes:
+        """As `lay_over`, for a change that is stored as a git patch: `/.change/patch.diff`."""
+        return self._changed_by("git apply --whitespace=nowarn /.change/patch.diff", "the patch does not apply")
+
+    def _changed_by(self, script: str, failure: str) -> bytes:
         self.must(f"set -- base\n{_PATCH}", "git cannot read the tree")
-        applied = self.run(_APPLY)
+        applied = self.run(script)
         if failed(applied):
             check_space(applied)
-            raise AgentFault("ChangeUnreadable", f"the change cannot be laid over the tree: {tail(applied)}")
+            raise AgentFault("ChangeUnreadable", f"{failure}: {tail(applied)}")
         return self.patch()
 
     def patch(self) -> bytes:

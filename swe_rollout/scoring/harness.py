@@ -87,6 +87,9 @@ class Harness:
             hint = report.get("infra_failure_reason")
             reason = "the log holds no results that can be believed" + (f" ({hint})" if hint else "")
             return Verdict.zero(reason, status="no_results", n_expected=n_expected)
+        if denied := report["denied"]:
+            reason = f"the log reports {denied[0]!r} as failed and, further down, as passed"
+            return Verdict.zero(reason, status="no_results", n_expected=n_expected)
         return _verdict(report, n_expected)
 
     def close(self) -> None:

@@ -16,13 +16,10 @@ from typing import Any
 
 REQUEST, ANSWER, LOG = "request.json", "answer.json", "log.txt"
 
-_REFUSED = frozenset({"connect", "bind", "sendto", "sendmsg", "getaddrinfo", "gethostbyname", "gethostbyaddr"})
-
 
 def refuse_sockets(event: str, _arguments: tuple[object, ...]) -> None:
     """An audit hook: grading needs no network, and a release that thinks otherwise must not get one."""
-    family, _, call = event.partition(".")
-    if family == "socket" and call in _REFUSED:
+    if event.startswith("socket."):
         raise PermissionError(f"the grading process has no network: {event}")
 
 
@@ -47,15 +44,35 @@ def script(row: dict[str, Any]) -> str:
 
 
 def grade(row: dict[str, Any], patch: str) -> dict[str, Any]:
-    """The harness' report, or `parser_error`: what the parser did not survive."""
+    """The harness' report, with `denied`, the tests that it lets pass though the log says that they failed as well; or
+    `parser_error`: what the parser did not survive.
+    """
     from swebench.harness.grading import get_eval_report
 
     spec = _spec(row)
     try:
-        report = get_eval_report(spec, {"instance_id": spec.instance_id, "model_patch": patch}, LOG, True)
-    except (Exception, RecursionError) as error:
+        reports = get_eval_report(spec, {"instance_id": spec.instance_id, "model_patch": patch}, LOG, True)
+        report = dict(reports[spec.instance_id])
+        return {**report, "denied": _denied(spec) if report["resolved"] else []}
+    except Exception as error:
         return {"parser_error": f"{type(error).__name__}: {error}"}
-    return dict(report[spec.instance_id])
+
+
+def _denied(spec: Any) -> list[str]:
+    """Required tests that some line of the log reports as failed.
+
+    To the parsers the last line about a test counts, and code under test can print one more when the test runner is
+    done. An honest runner tells a failure behind a success, never the other way round.
+    """
+    from swebench.harness.grading import _resolve_case
+    from swebench.harness.log_parsers import PARSER_REGISTRY
+
+    parse = PARSER_REGISTRY[spec.log_parser]
+    failed: dict[str, str] = {}
+    for line in Path(LOG).read_text().split("\n"):
+        if "FAIL" in line or "ERROR" in line or line.rstrip().endswith((" F", " E")):
+            failed |= {name: status for name, status in parse(line, spec).items() if status in ("FAILED", "ERROR")}
+    return [name for name in (*spec.FAIL_TO_PASS, *spec.PASS_TO_PASS) if _resolve_case(name, failed)]
 
 
 def _parser(row: dict[str, Any]) -> str | None:

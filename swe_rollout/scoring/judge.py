@@ -1,9 +1,11 @@
 """From what an agent leaves behind to a verdict, in a fresh sandbox that the agent never touched."""
 
+import shutil
 from collections.abc import Callable
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.config import ScoringSection, SetupSection
+from swe_rollout.errors import AgentFault, SandboxError
 from swe_rollout.sandbox.sandbox import SandboxHost
 from swe_rollout.scoring.change import Change
 from swe_rollout.scoring.fresh_tree import fresh_tree
@@ -53,3 +55,33 @@ class Judge:
                 return self._r2e.judge(tree, task.tests)
             tree.prepare()
             return Judgement(tree.lay_over())
+
+    def judge_patch(self, task: Task, patch: bytes, cancellation: Cancellation) -> Judgement:
+        """Judge a change that is known as a git patch only: a stored one, or the row's own solution.
+
+        What git ignores is in no patch. A patch that does not apply gets 0.0. Raises as `judge` does.
+        """
+        if isinstance(task.tests, SWEBenchTests):
+            return self._swebench.judge(task.sif, task.tests, patch.decode("utf-8", "replace"), cancellation)
+        if not patch.strip():
+            return Judgement(b"", Verdict.zero("nothing was changed", status="no_change"))
+        try:
+            folder = self._host.scratch.new_folder("patch")
+            folder.chmod(0o755)
+            (folder / "patch.diff").write_bytes(patch)
+        except OSError as error:
+            raise SandboxError(f"the scratch folder takes no more patches: {error}") from error
+        try:
+            with fresh_tree(self._host, self._setup, task.sif, cancellation, [(folder, "/.change")]) as tree:
+                return self._r2e.judge_patch(tree, task.tests)
+        except AgentFault as fault:
+            return Judgement(patch, Verdict.zero(str(fault), status="patch_refused"))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def judge_untouched(self, task: Task, cancellation: Cancellation) -> Judgement:
+        """Run the hidden tests on the image's own tree, where they must not all be as expected. Raises as `judge`."""
+        if isinstance(task.tests, SWEBenchTests):
+            return self._swebench.judge_untouched(task.sif, task.tests, cancellation)
+        with fresh_tree(self._host, self._setup, task.sif, cancellation, []) as tree:
+            return self._r2e.judge_untouched(tree, task.tests)

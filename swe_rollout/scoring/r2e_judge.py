@@ -28,6 +28,16 @@ class R2EJudge:
         tree.prepare()
         return self._judge(tree, tests, tree.lay_over)
 
+    def judge_patch(self, tree: FreshTree, tests: R2ETests) -> Judgement:
+        """The same for the patch at `/.change/patch.diff`."""
+        tree.prepare()
+        return self._judge(tree, tests, tree.put_patch)
+
+    def judge_untouched(self, tree: FreshTree, tests: R2ETests) -> Judgement:
+        """Run the hidden tests on the image's own tree."""
+        tree.prepare()
+        return self._test(tree, tests, HiddenRun.plan(tree, tests.expected), b"")
+
     def _judge(self, tree: FreshTree, tests: R2ETests, change: Callable[[], bytes]) -> Judgement:
         run = HiddenRun.plan(tree, tests.expected)
         leftovers = Leftovers.before_change(tree)

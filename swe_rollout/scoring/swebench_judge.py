@@ -41,6 +41,13 @@ class SWEBenchJudge:
             patch += b"\n"  # without it, git calls the last hunk corrupt
         if not paths_of(submission):
             return Judgement(patch, Verdict.zero("the submission is no patch", status="patch_refused"))
+        return self._judge(image, tests, patch, cancellation)
+
+    def judge_untouched(self, image: Path, tests: SWEBenchTests, cancellation: Cancellation) -> Judgement:
+        """Run the eval script on the image's own tree and grade its log."""
+        return self._judge(image, tests, b"", cancellation)
+
+    def _judge(self, image: Path, tests: SWEBenchTests, patch: bytes, cancellation: Cancellation) -> Judgement:
         try:
             folder = self.host.scratch.new_folder("submission")
         except OSError as error:
@@ -50,7 +57,7 @@ class SWEBenchJudge:
             with fresh_tree(self.host, self.setup, image, cancellation, [(folder, "/.judge")]) as tree:
                 script = self._script(tree, tests)
                 _write(folder, tests, patch, script)
-                verdict = _apply(tree)
+                verdict = _apply(tree) if patch else None
                 if verdict is not None:
                     return Judgement(patch, verdict)
                 return self._test(tree, tests, patch, script)
@@ -87,7 +94,8 @@ class SWEBenchJudge:
         elif reason := doubt(result.output, script, result.returncode) or "":
             verdict = Verdict.zero(reason, status="no_results")
         else:
-            verdict = self.harness.grade(tests, patch.decode("utf-8"), result.raw, tree.cancellation)
+            # The harness gives an empty patch 0.0 unseen; beyond that it does not look at it.
+            verdict = self.harness.grade(tests, patch.decode("utf-8") or "untouched", result.raw, tree.cancellation)
         return Judgement(patch, verdict, result.raw)
 
 
