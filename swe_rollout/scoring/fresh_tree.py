@@ -62,6 +62,10 @@ class FreshTree:
         if failed(applied):
             check_space(applied)
             raise AgentFault("ChangeUnreadable", f"{failure}: {tail(applied)}")
+        return self.patch()
+
+    def patch(self) -> bytes:
+        """What the tree differs in from its state before the change, as a git patch; raises as `lay_over`."""
         patch = self.run(f"set -- patch\n{_PATCH}")
         if failed(patch):
             raise AgentFault("ChangeUnreadable", f"git cannot read the changed tree: {tail(patch)}")

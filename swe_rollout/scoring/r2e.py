@@ -4,8 +4,8 @@ Test keys are R2E-Gym's: the id without its file part, `::` written as ".". The 
 status anywhere in the line, cuts every key at " - " and believes the first summary it meets; it can pay
 for an unsolved task. Where the two differ, this module answers 0.0.
 
-Not covered: code under test that rewrites pytest from within, or that ends the process with exit code 0
-after printing a run of its own, leaves a log that looks like a sound one.
+Not covered: code under test that rewrites pytest from within for the hidden tests alone, or that forges summary and
+report of a run with the right result for each canary.
 """
 
 import json
@@ -14,14 +14,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from swe_rollout.scoring.canary import Canary
+from swe_rollout.scoring.junit import contradiction, read_junit
 from swe_rollout.scoring.summary import STATUSES, Ending, plain, read_endings, readings
-from swe_rollout.scoring.verdict import Verdict
+from swe_rollout.scoring.verdict import Status, Verdict
 
 _FAILING = ("FAILED", "ERROR")
 _COUNTED = ("PASSED", *_FAILING)
 """Statuses a task always lists; a test with another status is compared only if the task lists it."""
 _RANK = ("SKIPPED", "XFAIL", "XPASS", "PASSED", "ERROR", "FAILED")
 """Of two results under one key the later one here stands: a failure is never hidden by a pass."""
+_NO_CANARY = Canary("", {})
 _NAMED = 3
 """Differing tests named in a reason."""
 
@@ -72,11 +75,21 @@ def parse_expected(text: str) -> dict[str, str]:
     return expected
 
 
-def grade(log: str, exit_code: int, expected: Mapping[str, str]) -> Verdict:
+def grade(
+    log: str,
+    exit_code: int,
+    expected: Mapping[str, str],
+    *,
+    canary: Canary = _NO_CANARY,
+    report: bytes | None = None,
+) -> Verdict:
     """Judge a test run by its log (stdout and stderr in one stream) and the exit code of its command.
 
+    `canary` tells of tests that ran with the expected ones; they are not in the verdict. `report` is what pytest wrote
+    as JUnit XML, empty if it wrote none, and None if the runner writes none.
+
     1.0 only if the tests of the last summary are exactly the expected ones, each with its expected status,
-    and nothing in the log or the exit code contradicts it. Pure; raises nothing for any log.
+    and nothing in the log, the exit code, the canaries or the report contradicts it. Pure; raises nothing for any log.
     """
     expected = {key: status for raw, status in expected.items() if (key := plain(raw).strip())}
     if not expected:
@@ -89,19 +102,22 @@ def grade(log: str, exit_code: int, expected: Mapping[str, str]) -> Verdict:
             status="no_results",
         )
     last = endings[-1]
-    tests, outside = _results(last, expected)
+    found, outside = _results(last, {**expected, **canary.expected})
+    tests = canary.without(found)
     n_as_expected, differences = _compare(tests, expected)
-    doubts = [
-        last.contradiction(),
-        f"{_short(outside[0])} failed outside any test" if outside else None,
-        None if tests else f"the test run reports no test (exit code {exit_code})",
-        _listed(f"{n_as_expected} of {len(expected)} tests as expected", differences),
-        _denied(endings),
-        _exit_doubt(last, exit_code),
+    doubts: list[tuple[Status, str | None]] = [
+        ("not_believed", last.contradiction()),
+        ("graded", f"{_short(outside[0])} failed outside any test" if outside else None),
+        ("graded", None if tests else f"the test run reports no test (exit code {exit_code})"),
+        ("graded", _listed(f"{n_as_expected} of {len(expected)} tests as expected", differences)),
+        ("not_believed", canary.doubt(found)),
+        ("not_believed", _denied(endings)),
+        ("not_believed", _exit_doubt(last, exit_code) if report is None else _pytest_doubt(last, exit_code, report)),
     ]
-    for reason in doubts:
+    for status, reason in doubts:
         if reason:
-            return Verdict.zero(reason, tests=tests, n_expected=len(expected), n_as_expected=n_as_expected)
+            counts = {"n_expected": len(expected), "n_as_expected": n_as_expected}
+            return Verdict.zero(reason, tests=tests, **counts, status=status)
     return Verdict.one(f"all {len(expected)} tests as expected", tests=tests, n_expected=len(expected))
 
 
@@ -183,6 +199,18 @@ def _exit_doubt(ending: Ending, exit_code: int) -> str | None:
     elif exit_code != 0:
         return f"no test failed, but the test run ended with exit code {exit_code}"
     return None
+
+
+def _pytest_doubt(ending: Ending, exit_code: int, report: bytes) -> str | None:
+    """Why pytest's exit code and report are not those of the run that `ending` tells of."""
+    if exit_code == 0 and any(status in _FAILING for status, _ in ending.entries):
+        return "tests failed, but pytest ended with exit code 0"
+    if not report:
+        return _exit_doubt(ending, exit_code) or f"pytest wrote no JUnit report (exit code {exit_code})"
+    try:
+        return _exit_doubt(ending, exit_code) or contradiction(read_junit(report), ending)
+    except ValueError as error:
+        return str(error)
 
 
 def _listed(head: str, differences: list[str]) -> str | None:

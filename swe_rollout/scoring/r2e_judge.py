@@ -1,20 +1,19 @@
 """Judges changes to tasks in R2E form: on the tree as the agent left it, as R2E-Gym does."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from swe_rollout.config import ScoringSection
 from swe_rollout.errors import AgentFault
 from swe_rollout.scoring.fresh_tree import LOG_LIMIT_BYTES, FreshTree
+from swe_rollout.scoring.hidden_run import HiddenRun
 from swe_rollout.scoring.judgement import Judgement
-from swe_rollout.scoring.r2e import HIDDEN_TESTS, RUNNER, TESTS_LINK, R2ETests, grade
+from swe_rollout.scoring.leftovers import Leftovers
+from swe_rollout.scoring.r2e import R2ETests, grade
 from swe_rollout.scoring.verdict import Verdict
 
-# The link stands only while the tests run, as R2E-Gym's own runtime does it. Compiled files would hide an edit whose
-# time stamp was set back.
-_BEFORE_TESTS = f"""
-rm -rf {TESTS_LINK} && ln -s {HIDDEN_TESTS} {TESTS_LINK}
-find . -name .venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {{}} +
-"""
+_NAMED = 3
+"""Paths named in a reason."""
 
 
 @dataclass(frozen=True)
@@ -22,30 +21,38 @@ class R2EJudge:
     scoring: ScoringSection
 
     def judge(self, tree: FreshTree, tests: R2ETests) -> Judgement:
-        """Lay the change at `/.change` over `tree` and run the hidden tests. Raises as `Judge.judge` does."""
-        _prepare(tree)
-        return self._judge(tree, tests, tree.lay_over())
+        """Lay the change at `/.change` over `tree` and run the hidden tests. Raises as `Judge.judge` does.
+
+        The patch is what was judged: without what stays behind.
+        """
+        tree.prepare()
+        return self._judge(tree, tests, tree.lay_over)
 
     def judge_patch(self, tree: FreshTree, tests: R2ETests) -> Judgement:
         """The same for the patch at `/.change/patch.diff`."""
-        _prepare(tree)
-        return self._judge(tree, tests, tree.put_patch())
+        tree.prepare()
+        return self._judge(tree, tests, tree.put_patch)
 
     def judge_untouched(self, tree: FreshTree, tests: R2ETests) -> Judgement:
         """Run the hidden tests on the image's own tree."""
-        _prepare(tree)
-        return self._test(tree, tests, b"")
+        tree.prepare()
+        return self._test(tree, tests, HiddenRun.plan(tree, tests.expected), b"")
 
-    def _judge(self, tree: FreshTree, tests: R2ETests, patch: bytes) -> Judgement:
+    def _judge(self, tree: FreshTree, tests: R2ETests, change: Callable[[], bytes]) -> Judgement:
+        run = HiddenRun.plan(tree, tests.expected)
+        leftovers = Leftovers.before_change(tree)
+        patch = change()
+        left = leftovers.withdraw()
+        if left:
+            patch = tree.patch()
         if not patch:
-            return Judgement(patch, Verdict.zero("nothing was changed that git does not ignore", status="no_change"))
-        return self._test(tree, tests, patch)
+            return Judgement(patch, Verdict.zero(_nothing_changed(left), status="no_change"))
+        return self._test(tree, tests, run, patch)
 
-    def _test(self, tree: FreshTree, tests: R2ETests, patch: bytes) -> Judgement:
+    def _test(self, tree: FreshTree, tests: R2ETests, run: HiddenRun, patch: bytes) -> Judgement:
         limit = self.scoring.timeout
         try:
-            tree.run(_BEFORE_TESTS)
-            result = tree.run_tests(self.scoring.command, limit)
+            result, report = run.run(tree, self.scoring.command, limit)
         except AgentFault as fault:
             reason = f"the code under test broke the judge's sandbox: {fault}"
             return Judgement(patch, Verdict.zero(reason, status="no_results"))
@@ -56,10 +63,13 @@ class R2EJudge:
             reason = f"the hidden tests printed more than {LOG_LIMIT_BYTES >> 20} MB"
             verdict = Verdict.zero(reason, status="no_results")
         else:
-            verdict = grade(result.output, result.returncode, tests.expected)
+            verdict = grade(result.output, result.returncode, tests.expected, canary=run.canary, report=report)
         return Judgement(patch, verdict, result.raw)
 
 
-def _prepare(tree: FreshTree) -> None:
-    tree.must(f"test -f {RUNNER} && test -d {HIDDEN_TESTS}", "hidden tests or their runner are missing")
-    tree.prepare()
+def _nothing_changed(left: list[str]) -> str:
+    if not left:
+        return "nothing was changed that git does not ignore"
+    named = ", ".join(path[:160] for path in left[:_NAMED])
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    return f"nothing was changed but what may not decide a test: {named}{more}"

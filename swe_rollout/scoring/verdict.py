@@ -9,6 +9,7 @@ Status = Literal[
     "no_change",  # nothing was submitted, or nothing that may decide a test
     "patch_refused",  # no patch, or one that does not apply
     "timed_out",  # the hidden tests did not end in time
+    "not_believed",  # what the test run tells of itself does not fit together: something changed it
     "no_results",  # the log of the hidden tests cannot be believed or holds no results
     "parser_error",  # the harness' parser failed on the log or did not end
 ]
