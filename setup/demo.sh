@@ -50,10 +50,21 @@ server=$!
 wait_until_ready
 echo "demo: the agent server is ready at $url; its log and the sessions' records are in $run"
 
-"$python" -m local_relax \
-    --agent-command "bash $PWD/agent_client.sh" --agent-cwd "$PWD" \
-    --agent-env "AGENT_SERVER_URL=$url" "AGENT_CLIENT_TRACE_DIR=$run/client_events" \
-    --data "$samples/data/R2E-Gym-Subset/data/train-00000-of-00001.parquet" \
-    --groups 3 --group-size 4 --policies gold,noop,wrong,chatty --expect </dev/null &
-relax=$!
-wait "$relax"
+# play DATA OPTION...: sessions on the tasks of a parquet file.
+play() {
+    local data=$samples/data/$1
+    shift
+    "$python" -m local_relax \
+        --agent-command "bash $PWD/agent_client.sh" --agent-cwd "$PWD" \
+        --agent-env "AGENT_SERVER_URL=$url" "AGENT_CLIENT_TRACE_DIR=$run/client_events" \
+        --data "$data" --expect "$@" </dev/null &
+    relax=$!
+    wait "$relax"
+    # Its number may come again.
+    relax=''
+}
+
+play R2E-Gym-Subset/data/train-00000-of-00001.parquet \
+    --groups 3 --group-size 4 --policies gold,noop,wrong,chatty
+echo "demo: evaluation, graded by the SWE-bench harness"
+play SWE-Bench-Verified/data/test-00000-of-00001.parquet --mode eval --group-size 2 --policies gold,noop
