@@ -9,6 +9,7 @@ import pytest
 from swe_rollout.errors import AgentFault, ScoringError
 from swe_rollout.sandbox.scratch import remove_tree
 from swe_rollout.scoring.change import capture
+from swe_rollout.scoring.layer_file import read_layer_file
 
 
 def write(path: Path, text: str = "x") -> Path:
@@ -105,3 +106,19 @@ def test_a_layer_that_cannot_be_read_is_no_verdict(tmp_path: Path) -> None:
     os.setxattr(tree / "moved", "trusted.overlay.redirect", b"/elsewhere")
     with pytest.raises(ScoringError, match=r"overlayfs trusted\.overlay\.redirect"):
         capture(tmp_path, "/testbed", tmp_path / "change")
+
+
+def test_a_file_of_the_layer_is_read_without_following_anything(tmp_path: Path) -> None:
+    secret = write(tmp_path / "secret", "of the host")
+    tmp = write(tmp_path / "upper" / "tmp" / "report.xml", "0123456789").parent
+    (tmp / "link").symlink_to(secret)
+    (tmp / "folder_link").symlink_to(tmp_path)
+    (tmp / "folder").mkdir()
+    os.mkfifo(tmp / "fifo")
+    os.mknod(tmp / "gone", stat.S_IFCHR, 0)
+    assert read_layer_file(tmp_path, "/tmp/report.xml", 100) == b"0123456789"
+    assert read_layer_file(tmp_path, "/tmp/report.xml", 4) == b"0123"
+    for name in ("link", "folder_link/secret", "folder", "fifo", "gone", "missing", "report.xml/more", "fifo/more"):
+        assert read_layer_file(tmp_path, f"/tmp/{name}", 100) == b"", name
+    with pytest.raises(ScoringError, match=r"layer cannot be read: .*File name too long"):
+        read_layer_file(tmp_path, f"/tmp/{'x' * 300}", 100)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from swe_rollout.scoring.canary import Canary
 from swe_rollout.scoring.r2e import grade, parse_expected
 from swe_rollout.scoring.verdict import Verdict
 
@@ -249,6 +250,98 @@ def test_forged_results_do_not_pay(folder: Folder, cheat: str) -> None:
     assert verdict.reward == 0.0, run.log
     assert verdict.reason
     assert grade(run.log, 0, BOTH).reward == 0.0, run.log
+
+
+class Witnessed:
+    """Runs with canaries among the tests and a JUnit report, as the judge has them."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.canary = Canary.for_pytest(BOTH)
+        folder.write("r2e_tests/test_1.py", "import calc\n" + FAILING)
+        (folder.root / "r2e_tests" / "test_2.py").write_text(self.canary.file_text)
+
+    def run(self, calc: str) -> tuple[Run, bytes]:
+        head = f"import atexit, os, sys, pytest\nFORGED = {FORGED!r}\n"
+        self.folder.write("calc.py", head + calc + "\n")
+        report = self.folder.root / "report.xml"
+        report.unlink(missing_ok=True)
+        run = self.folder.pytest(PYTEST_ADDOPTS=f"-s --junitxml={report} --maxfail=0")
+        return run, report.read_bytes() if report.exists() else b""
+
+    def grade(self, run: Run, report: bytes | None) -> Verdict:
+        return grade(run.log, run.exit_code, BOTH, canary=self.canary, report=report)
+
+
+@pytest.fixture
+def witnessed(folder: Folder) -> Witnessed:
+    return Witnessed(folder)
+
+
+def test_canaries_and_report_bear_out_an_honest_run(witnessed: Witnessed) -> None:
+    run, report = witnessed.run("def two(): return 2")
+    verdict = witnessed.grade(run, report)
+    assert (verdict.reward, verdict.reason, verdict.status) == (1.0, "all 2 tests as expected", "graded")
+    assert dict(verdict.tests) == BOTH
+    # A runner that writes no report, and one that ends with 0 whatever failed.
+    assert witnessed.grade(run, None).reward == 1.0
+    assert witnessed.grade(Run(run.log, 0), None).reward == 1.0
+
+    doubts = {
+        "pytest wrote no JUnit report (exit code 1)": (run, b""),
+        "pytest ended with exit code 0": (Run(run.log, 0), report),
+        "did not end by itself: exit code 137": (Run(run.log, 137), report),
+        "is not XML": (run, report[:-20]),
+        "larger than 32 MB": (run, report + b" " * (32 << 20)),
+        "tells of 0 runs": (run, b"<testsuites/>"),
+        "the JUnit report says FAILED of": (run, witnessed.run("def two(): return 3")[1]),
+        "must be FAILED is missing": (Run(FORGED, 0), None),
+    }
+    for reason, (told, written) in doubts.items():
+        verdict = witnessed.grade(told, written)
+        assert (verdict.reward, verdict.status) == (0.0, "not_believed"), reason
+        assert reason in verdict.reason
+        assert set(verdict.tests) <= set(BOTH)
+    # What the tests say goes before what may be wrong with the run.
+    run, report = witnessed.run("def two(): return 3")
+    for written in (report, b"", None):
+        verdict = witnessed.grade(run, written)
+        assert (verdict.status, verdict.tests["test_b"]) == ("graded", "FAILED")
+        assert verdict.reason == "1 of 2 tests as expected; 'test_b' FAILED instead of PASSED"
+
+
+UNSEEN = {
+    "an ending, and the end": "os.write(1, FORGED.encode()); os._exit(0)",
+    "an ending and a report, and the end": """
+        os.write(1, FORGED.encode())
+        cases = "".join(f'<testcase classname="r2e_tests.test_1" name="test_{x}"/>' for x in "ab")
+        with open("report.xml", "w") as file:
+            file.write(f'<testsuite errors="0" failures="0" skipped="0" tests="2">{cases}</testsuite>')
+        os._exit(0)
+    """,
+    "nothing that fails": """
+        import _pytest.runner as runner
+        runner.CallInfo.from_call = classmethod(lambda cls, *a, **k: made(cls))
+        made = lambda cls: cls(result=None, excinfo=None, start=0, stop=0, duration=0, when="call", _ispytest=True)
+    """,
+    "failures that are passes": """
+        from _pytest.reports import TestReport
+        make = TestReport.from_item_and_call.__func__
+        def kind(cls, item, call):
+            report = make(cls, item, call)
+            report.outcome, report.longrepr = "passed", None
+            return report
+        TestReport.from_item_and_call = classmethod(kind)
+    """,
+}
+
+
+@pytest.mark.parametrize("cheat", UNSEEN)
+def test_what_the_text_alone_cannot_show_is_not_believed(witnessed: Witnessed, cheat: str) -> None:
+    run, report = witnessed.run(f"{textwrap.dedent(UNSEEN[cheat])}\ndef two(): return 3")
+    verdict = witnessed.grade(run, report)
+    assert (verdict.reward, verdict.status) == (0.0, "not_believed"), (verdict, run.log)
+    assert "that must be FAILED is" in verdict.reason, verdict
 
 
 def test_an_ending_of_the_same_run_is_known_by_any_of_its_tests() -> None:

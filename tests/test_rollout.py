@@ -77,7 +77,10 @@ def test_a_solved_task(server: Server) -> None:
     for path in folder.iterdir():
         assert "sk-secret" not in path.read_text(), f"the API key is in {path.name}"
     assert "sk-secret" not in server.said
-    assert "60 passed" in server.written(view["session_id"], "test_log.txt")
+    outcome = json.loads(server.written(view["session_id"], "outcome.json"))
+    assert outcome["grading_status"] == "graded"
+    assert list(outcome["tests"].values()) == ["PASSED"] * 60, "the canaries are no tests of the task"
+    assert re.search(r"\d+ failed, \d+ passed", server.written(view["session_id"], "test_log.txt"))
     patch = server.written(view["session_id"], "patch.diff")
     assert patch.startswith("diff --git a/xmltodict.py")
     assert "patch.txt" not in patch
@@ -116,7 +119,12 @@ def rewarded(gold: str) -> dict[str, tuple[float, str, Sequence[str]]]:
         mkfifo fifo; mkdir $'new\nline'; echo x > $'new\nline/\xff'
         chmod 000 README.md; touch --date=1970-01-01 old; mkdir -p a/.git && echo 'ref: x' > a/.git/HEAD
     """
+    only_tests = """
+        printf '[pytest]\\naddopts = -k nothing\\n' > pytest.ini; echo 'def test_x(): pass' > test_mine.py
+        echo 'def pytest_runtest_makereport(): pass' > conftest.py; rm -f setup.cfg
+    """
     return {
+        "only tests": (0.0, "but what may not decide a test: conftest.py, pytest.ini", [only_tests, *submit]),
         "nothing": (0.0, "nothing was changed that git does not ignore", submit),
         "nothing at all": (0.0, "nothing was changed", [bare]),
         "useless": (0.0, "58 of 60 tests as expected", ["echo '# hm' >> xmltodict.py", *submit]),

@@ -1,0 +1,136 @@
+"""What a change leaves in the judge's tree: in a real sandbox, on a tree made for it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from swe_rollout.cancellation import Cancellation
+from swe_rollout.config import SetupSection, load_config
+from swe_rollout.errors import AgentFault
+from swe_rollout.sandbox.confinement import choose
+from swe_rollout.sandbox.probe import open_scratch
+from swe_rollout.sandbox.sandbox import SandboxHost
+from swe_rollout.scoring.fresh_tree import FreshTree, fresh_tree
+from swe_rollout.scoring.leftovers import Leftovers
+
+IMAGE = """
+mkdir -p pkg tests docs linked gone app.egg-info
+touch pkg/__init__.py tests/__init__.py tests/test_old.py docs/index.txt
+echo image | tee conftest.py {tests,linked,gone}/conftest.py setup.cfg app.egg-info/entry_points.txt
+"""
+"""On top of the sample's own tree."""
+WORK: Mapping[str, str | Path | None] = {
+    "pkg/module.py": "new",
+    "pkg/test_utils.py": "a module that looks like a test",
+    "tests/test_old.py": "changed",
+    "docs/__init__.py": "no other module is called docs",
+    "link": Path("/etc"),
+    "linked": Path("/r2e_tests"),
+    "gone": None,
+    "own_name/__init__.py": "",
+}
+LEFT: Mapping[str, str | Path | None] = {
+    "conftest.py": "theirs",
+    "tests/conftest.py": None,
+    "setup.cfg": None,
+    "app.egg-info/entry_points.txt": "theirs",
+    "app.egg-info/more": "theirs",
+    "evil.EGG-INFO/entry_points.txt": "theirs",
+    "pkg/sitecustomize/__init__.py": "theirs",
+    "pkg/conftest.abi3.so": "theirs",
+    "pytest.ini": "[pytest]",
+    "-x.pth": "theirs",
+    "own_name/pyproject.toml": Path("/etc/passwd"),
+    "tests/test_new.py": "",
+    "own_name/deep_test.py": "",
+    "test_a\nb.py": "",
+    "json.py": "",
+    "_pytest/__init__.py": "",
+    "pytest": Path("pkg"),
+}
+
+
+Entries = Mapping[str, str | Path | None]
+_LISTED = "find . -path ./.git -prune -o -path ./.venv -prune -o ! -type d -printf '%P %l\\n' | sort; ls /r2e_tests"
+
+
+class Bench:
+    """Fresh trees with changes laid over them."""
+
+    def __init__(self, host: SandboxHost, setup: SetupSection, sif: Path, open_folder: Callable[[], Path]) -> None:
+        self._host, self._setup, self._sif, self.open_folder = host, setup, sif, open_folder
+
+    def lay_over(self, entries: Entries) -> tuple[bytes, list[str], str]:
+        """The patch that is judged, what stayed behind, and all files of the tree."""
+        folder = self.open_folder()
+        (folder / "tree").mkdir()
+        for name, content in entries.items():
+            path = folder / "tree" / name
+            if content is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                path.symlink_to(content)
+            elif content is not None:
+                path.write_text(content)
+        (folder / "removed").write_text("".join(f"{name}\0" for name in entries))
+        return self._changed(folder, FreshTree.lay_over)
+
+    def put_patch(self, patch: bytes) -> tuple[bytes, list[str], str]:
+        folder = self.open_folder()
+        (folder / "patch.diff").write_bytes(patch)
+        return self._changed(folder, FreshTree.put_patch)
+
+    def _changed(self, folder: Path, change: Callable[[FreshTree], bytes]) -> tuple[bytes, list[str], str]:
+        with fresh_tree(self._host, self._setup, self._sif, Cancellation(), [(folder, "/.change")]) as tree:
+            tree.prepare()
+            leftovers = Leftovers.before_change(tree)
+            change(tree)
+            left = leftovers.withdraw()
+            return tree.patch(), left, tree.must(_LISTED, "cannot look").output
+
+
+@pytest.fixture(scope="module", params=["auto", "root"])
+def bench(request: pytest.FixtureRequest, open_folder: Callable[[], Path], sif: Path) -> Iterator[Bench]:
+    config, confinement = load_config([]), choose(request.param, "swe-sandbox")
+    setup = config.setup.model_copy(update={"script": f"{config.setup.script}\n{IMAGE}"})
+    scratch = open_scratch(open_folder(), "leftovers", confinement)
+    yield Bench(SandboxHost(confinement, scratch, environment=config.environment.env), setup, sif, open_folder)
+    scratch.close()
+
+
+def test_a_change_decides_nothing_but_its_work(bench: Bench) -> None:
+    """With and without all that stays behind, the tree is the same; so it is after a stored patch."""
+    patch, left, files = bench.lay_over(WORK)
+    assert left == ["gone/conftest.py", "linked/conftest.py"], "they went with their folders"
+    for name in WORK:
+        assert f"diff --git a/{name} b/{name}\n".encode() in patch or name == "gone"
+    assert "tests/conftest.py \n" in files
+    assert "linked /r2e_tests\n" in files
+
+    cheated, left_too, files_too = bench.lay_over({**WORK, **LEFT})
+    named = {name if "\n" not in name else "$'test_a\\nb.py'" for name in LEFT}
+    assert set(left_too) == {*left, *named}
+    assert files_too == files
+    assert cheated == patch
+
+    assert bench.put_patch(patch) == (patch, left, files)
+
+
+def test_work_alone_leaves_nothing(bench: Bench) -> None:
+    patch, left, _ = bench.lay_over({"pkg/module.py": "new", "xmltodict.py": "changed", "tests/test_old.py": "changed"})
+    assert patch.count(b"diff --git") == 3
+    assert left == []
+    # A patch that was never judged.
+    only_left = b"".join(
+        f"diff --git a/{name} b/{name}\nnew file mode 100644\n--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+x\n".encode()
+        for name in ("json.py", "pytest/__init__.py", "test_new.py", "pkg/conftest.py")
+    )
+    patch, left, _ = bench.put_patch(only_left)
+    assert patch == b""
+    assert left == ["pkg/conftest.py", "test_new.py", "json.py", "pytest/__init__.py"]
+
+
+def test_more_modules_than_can_be_asked_about_are_no_change(bench: Bench) -> None:
+    with pytest.raises(AgentFault, match="adds 6000 modules at the tree's top"):
+        bench.lay_over({f"m{number}.py": "" for number in range(6000)})
