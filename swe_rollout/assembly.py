@@ -86,7 +86,7 @@ class Workshop:
 
 def assemble(settings: Settings) -> Parts:
     """The server's parts. Takes seconds; raises as `open_workshop` does."""
-    shop = open_workshop(settings)
+    shop = open_workshop(settings, manifest=settings.validated)
     rollout, loaded = shop.rollout, shop.loaded
     return Parts(
         run=rollout,
@@ -99,8 +99,10 @@ def assemble(settings: Settings) -> Parts:
     )
 
 
-def open_workshop(settings: Settings) -> Workshop:
+def open_workshop(settings: Settings, *, manifest: Path | None = None) -> Workshop:
     """Load configuration and tasks and make ready for sandboxes. Takes seconds.
+
+    With a `manifest` only rows that it calls valid are loaded; who makes one needs them all.
 
     Raises `StartupError` with one line when something that every session needs is missing.
     """
@@ -120,7 +122,7 @@ def open_workshop(settings: Settings) -> Workshop:
     with contextlib.ExitStack() as opened:
         harness = Harness()
         opened.callback(harness.close)
-        loaded = load_modes(config.data, settings.r2e_data_path, settings.r2e_sif_dir, harness, settings.validated)
+        loaded = load_modes(config.data, settings.r2e_data_path, settings.r2e_sif_dir, harness, manifest)
         confinement = choose(settings.confinement, settings.sandbox_user)
         check_apptainer()
         for name in ("work_dir", "tmp_dir"):

@@ -1,7 +1,10 @@
 """What is known of rows, and what it changes: through HTTP, across restarts, and from a manifest to the start line."""
 
+import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -15,6 +18,7 @@ import pytest
 from scripted import Process, Server, request_body
 from test_assembly import Folders, refusal
 
+import agent_server
 from swe_rollout.errors import StartupError
 from swe_rollout.journal import Journal
 from swe_rollout.outcome import Outcome
@@ -196,6 +200,25 @@ def test_only_rows_that_the_manifest_calls_valid_are_leased(open_folder: Callabl
     assert refusal(useless) == (
         f"AGENT_SERVER_VALIDATED={file} has no eval row: run `python agent_server.py validate`, or start without it"
     )
+
+
+def test_who_makes_a_manifest_is_not_bound_by_the_last_one(open_folder: Callable[[], Path]) -> None:
+    folders = Folders(open_folder)
+    folders.train("calc")
+    validated = folders.data / "none.parquet"
+    paths = {"R2E_DATA_PATH": folders.data, "R2E_SIF_DIR": folders.sifs, "AGENT_SERVER_VALIDATED": validated}
+    made = subprocess.run(
+        [sys.executable, "agent_server.py", "validate"],
+        cwd=Path(agent_server.__file__).parent,
+        env={**os.environ, **{name: str(path) for name, path in paths.items()}},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    # That is all that is wrong here; a server asks for the manifest first.
+    assert "images without a SIF: 1, the first is calc:1" in made.stderr
+    said = refusal(folders.start(AGENT_SERVER_VALIDATED=validated))
+    assert said.startswith(f"AGENT_SERVER_VALIDATED={validated} cannot be read: No such file or directory: run ")
 
 
 def test_what_is_no_manifest_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_nothing_of_the_future_is_left(
         assert len(_run(sandbox, cat).output.split()) >= len(hidden) - 1
         before = _run(sandbox, _STATE).output
 
-        workspace = AgentWorkspace(sandbox, _SETUP, Cancellation())
+        workspace = AgentWorkspace(sandbox, _SETUP, (), Cancellation())
 
         def git(command: str) -> str:
             return workspace.run(f"git {command}", 60).output

@@ -95,7 +95,7 @@ class Watch:
                 self._watched.remove(watched)
         watched.release()
 
-    def _run(self, look: Callable[[Sequence[Watched], float], None]) -> None:
+    def _run(self, look: Callable[[Sequence[Watched]], None]) -> None:
         while True:
             next_look = time.monotonic() + INTERVAL_SECONDS
             with self._lock:
@@ -104,10 +104,10 @@ class Watch:
                     self._running -= 1
                     return
             with _logged("the sandboxes cannot be watched"):
-                look(present, next_look)
+                look(present)
             _sleep_until(next_look)
 
-    def _count(self, present: Sequence[Watched], next_look: float) -> None:
+    def _count(self, present: Sequence[Watched]) -> None:
         table = read_table()
         layers: dict[int, Path] = {}
         for watched in present:
@@ -119,17 +119,17 @@ class Watch:
         for device, layer in layers.items():
             with contextlib.suppress(OSError):
                 self._tell_low_space(device, layer)
-        self._measure([watched for watched in present if watched.has_disk_limit], next_look)
+        self._measure([watched for watched in present if watched.has_disk_limit])
 
-    def _weigh(self, present: Sequence[Watched], next_look: float) -> None:
+    def _weigh(self, present: Sequence[Watched]) -> None:
         table = read_table()
         for watched in present:
             with _logged(f"the processes beside the layer {watched.layer} cannot be weighed"):
                 watched.weigh(table)
 
-    def _measure(self, limited: Sequence[Watched], next_look: float) -> None:
-        """Spend the interval's share on walks, in turns."""
-        until = min(time.monotonic() + _WALK_SECONDS, next_look)
+    def _measure(self, limited: Sequence[Watched]) -> None:
+        """Spend the share for walks, in turns; also when the look itself has taken the whole interval."""
+        until = time.monotonic() + _WALK_SECONDS
         share = max(_LEAST_TURN_SECONDS, _WALK_SECONDS / max(1, len(limited)))
         for _ in limited:
             now = time.monotonic()
