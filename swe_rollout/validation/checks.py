@@ -40,6 +40,7 @@ class Run:
     """None if there was no judgement: a fault of the machine, the image or the data."""
     reason: str
     seconds: float
+    """Without waits for slots, unless there was no judgement."""
     log: str
     """Path below the output folder; "" if there is none."""
 
@@ -131,9 +132,7 @@ class Checker:
         return Run(kind, judgement.verdict.reward, one_line(judgement.verdict.reason), seconds, path)
 
     def _replayed(self, name: str, row: Row, task: Task, patch: str) -> Run:
-        started = time.monotonic()
-        outcome = replay(self.rollout, task, row.mode, patch, name, self.cancellation)
-        seconds = time.monotonic() - started
+        outcome, seconds = replay(self.rollout, task, row.mode, patch, name, self.cancellation)
         files = [path for log in (TEST_LOG, TRAJECTORY) for path in self.folder.glob(f"sessions/*/{name}/{log}")]
         path = str(files[0].relative_to(self.folder)) if files else ""
         return Run("replay", outcome.reward, one_line(outcome.reason), seconds, path)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import secrets
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,8 +38,12 @@ class ScriptedChat:
         return httpx.Response(200, json={"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
 
 
-def replay(rollout: Rollout, task: Task, mode: Mode, patch: str, name: str, cancellation: Cancellation) -> Outcome:
+def replay(
+    rollout: Rollout, task: Task, mode: Mode, patch: str, name: str, cancellation: Cancellation
+) -> tuple[Outcome, float]:
     """Make the edit in an agent's sandbox, write it to patch.txt, submit it and have it judged.
+
+    Returns the seconds too, without those spent waiting for slots.
 
     The session's folder has the name `name`. Raises `InfrastructureError` if the session failed, and `Cancelled`.
     """
@@ -52,13 +57,15 @@ def replay(rollout: Rollout, task: Task, mode: Mode, patch: str, name: str, canc
     )
     session = Session(name, request, task)
     scripted = dataclasses.replace(rollout, chat=ScriptedChat(commands(patch)))
+    started = time.monotonic()
     with cancellation.waking(lambda: session.cancel("validation is stopping")):
         outcome = scripted(session)
     if outcome.status == "cancelled":
         raise Cancelled(outcome.error or "")
     if outcome.status == "failed":
         raise InfrastructureError(outcome.error or "")
-    return outcome
+    waited = sum(session.timings.get(wait, 0.0) for wait in ("slot_wait", "scoring_wait"))
+    return outcome, time.monotonic() - started - waited
 
 
 def commands(patch: str) -> list[str]:
