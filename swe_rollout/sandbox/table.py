@@ -7,14 +7,13 @@ processes in a namespace that the agent made inside, and can be read by any user
 import os
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """One line of the table."""
 
     pid: int

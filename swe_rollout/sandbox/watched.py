@@ -22,6 +22,8 @@ from swe_rollout.sandbox.table import Table, descendants, end, read_table, used_
 _GROWTH = 1.05
 """How much more than when it was told to make room a sandbox may store meanwhile."""
 _MOST_NEWS = 3
+_LOOKS_PER_WEIGHING = 8
+"""How often memory is counted exactly where only the peak depends on it and no more is resident than before."""
 
 
 class Watched:
@@ -42,6 +44,9 @@ class Watched:
         self._news: list[str] = []
         self._dying: set[tuple[int, int]] = set()
         """Killed by memory, and maybe not gone yet: a large process takes a while to end."""
+        self._looks = 0
+        self._weighed = 0
+        """What was resident when the memory was last counted exactly."""
         self._crowded = False
         """Whether there were too many processes at the last look."""
         self._over: _Overfull | None = None
@@ -97,7 +102,10 @@ class Watched:
         living = [process for process in processes if (process.pid, process.start) not in self._dying]
         # The sum of what is resident counts shared pages often. It is exact enough where nothing depends on it.
         memory = sum(process.resident_bytes for process in living) + in_files
-        if memory > self.peak_memory_bytes or (limit is not None and memory > limit):
+        self._looks += 1
+        is_due = memory > self._weighed or self._looks % _LOOKS_PER_WEIGHING == 0
+        if (is_due and memory > self.peak_memory_bytes) or (limit is not None and memory > limit):
+            self._weighed = memory
             exact, shared = used_bytes(living)
             memory = exact - shared + max(shared, in_files)
             self.peak_memory_bytes = max(self.peak_memory_bytes, memory)
