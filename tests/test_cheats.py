@@ -24,11 +24,11 @@ def server(samples: Path, open_folder: Callable[[], Path]) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def views(server: Server) -> dict[str, dict[str, Any]]:
-    """How each session ended, by name; several run at once. Twins share one by fours, the fix comes first."""
+    """How each session ended, by name; several run at once. Twins share one by eights, the fix comes first."""
     names = list(CHEATS)
     plays = {(name,): [CHEATS[name].attack, _SUBMIT] for name in names}
-    for first in range(0, len(names), 4):
-        twins = names[first : first + 4]
+    for first in range(0, len(names), 8):
+        twins = names[first : first + 8]
         acts = [server.gold, *(CHEATS[name].twin for name in twins), _SUBMIT]
         plays[tuple(_TWIN + name for name in twins)] = acts
     plays |= {(name,): [attack, _SUBMIT] for name, attack in NOT_DEFENDED.items()}

@@ -11,9 +11,11 @@ import pytest
 from served import PARQUET, REPOSITORY, Server, served
 
 
-@pytest.mark.parametrize("confinement", ["unprivileged", "root"])
-def test_gated_groups_share_one_slot(samples: Path, open_folder: Callable[[], Path], confinement: str) -> None:
-    """Four groups of four wait for their first answers together: a server whose sessions held slots meanwhile
+@pytest.mark.parametrize(("confinement", "n_groups"), [("unprivileged", 4), ("root", 2)])
+def test_gated_groups_share_one_slot(
+    samples: Path, open_folder: Callable[[], Path], confinement: str, n_groups: int
+) -> None:
+    """Groups of four wait for their first answers together: a server whose sessions held slots meanwhile
     would never end.
     """
     folder = open_folder()
@@ -24,12 +26,14 @@ def test_gated_groups_share_one_slot(samples: Path, open_folder: Callable[[], Pa
         AGENT_SERVER_TRAIN_GROUP_SIZE="4",
         AGENT_SERVER_CONFINEMENT=confinement,
     ):
-        report = _train(server, folder, "--groups=4", "--concurrency=4", "--policies=gold,noop,wrong,gold")
-        assert [group["ending"] for group in report["groups"]] == ["committed"] * 4
+        report = _train(
+            server, folder, f"--groups={n_groups}", f"--concurrency={n_groups}", "--policies=gold,noop,wrong,gold"
+        )
+        assert [group["ending"] for group in report["groups"]] == ["committed"] * n_groups
         for group in report["groups"]:
             samples_of = [session["samples"] for session in group["sessions"]]
             assert [sample["reward"] for (sample,) in samples_of] == [1.0, 0.0, 0.0, 1.0]
-        assert server.http.get("/readyz").json()["counts"]["train"]["completed"] == 16
+        assert server.http.get("/readyz").json()["counts"]["train"]["completed"] == 4 * n_groups
         assert server.http.get("/readyz").json()["tasks"]["train"]["open_groups"] == 0
         assert f"confinement: {confinement}" in server.said
 

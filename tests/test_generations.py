@@ -220,8 +220,7 @@ def test_a_discarded_session_ends_by_the_refusal_alone(server: Server, tmp_path:
         assert record["reward"] is None
 
 
-@pytest.mark.parametrize("generation", ["B", "C"])
-def test_group_ids_that_come_again_work_on_one_row_each(server: Server, tmp_path: Path, generation: str) -> None:
+def test_group_ids_that_come_again_work_on_one_row_each(server: Server, tmp_path: Path) -> None:
     """The first run gives its groups up when two of four sessions have come; the second has the same ids."""
     half = f"""
     mkdir "$NOTES/1.$RELAX_GROUP_ID" 2>/dev/null || mkdir "$NOTES/2.$RELAX_GROUP_ID" 2>/dev/null && exec {CLIENT}
@@ -230,12 +229,12 @@ def test_group_ids_that_come_again_work_on_one_row_each(server: Server, tmp_path
     exit 5
     """
     groups = ("--groups", "2", "--concurrency", "2", "--policies", "noop")
-    with relax(server, tmp_path, generation, *groups, "--refills", "0", command=half) as first:
+    with relax(server, tmp_path, "C", *groups, "--refills", "0", command=half) as first:
         assert first.end() == 1, first.said
     assert "agent exited with code 5" in first.said
     server.assert_idle()
 
-    with relax(server, tmp_path, generation, *groups, "--expect") as second:
+    with relax(server, tmp_path, "C", *groups, "--expect") as second:
         assert second.end() == 0, second.said
     assert {group["group_id"] for group in first.groups} <= {group["group_id"] for group in second.groups}
     for group in second.groups:
@@ -243,11 +242,10 @@ def test_group_ids_that_come_again_work_on_one_row_each(server: Server, tmp_path
         assert (len(group["sessions"]), len(tasks)) == (4, 1)
 
 
-@pytest.mark.parametrize("generation", ["B", "C"])
-def test_a_group_dropped_midway_frees_its_slots(one_slot: Server, tmp_path: Path, generation: str) -> None:
+def test_a_group_dropped_midway_frees_its_slots(one_slot: Server, tmp_path: Path) -> None:
     """One session is in a command that does not end, the others wait for its slot."""
     options = ("--policies", "chatty", "--agent-timeout", "4", "--refills", "0")
-    with relax(one_slot, tmp_path, generation, *options) as run:
+    with relax(one_slot, tmp_path, "B", *options) as run:
         assert run.end() == 1, run.said
     assert "agents timed out after 4 seconds" in run.said
     assert [session["exit_code"] for session in run.sessions] == [None] * 4

@@ -37,7 +37,11 @@ class Upstream:
             pq.read_table(samples / "data" / PARQUET, filters=[("repo_name", "==", "xmltodict")]),
             pq.read_table(samples / "data" / EVAL_PARQUET).slice(1, 1),
         )
-        gone = train.to_pylist()[0] | {"docker_image": MISSING, "commit_hash": MISSING.partition(":")[2]}
+        gone = train.to_pylist()[0] | {
+            "repo_name": "gone",
+            "docker_image": MISSING,
+            "commit_hash": MISSING.partition(":")[2],
+        }
         self.train = pa.concat_tables([train, pa.Table.from_pylist([gone], schema=train.schema)])
         self.images = [image_of(row) for row in (train.to_pylist()[0], self.evaluation.to_pylist()[0])]
         self.hub, self.registry = Hub(), LocalRegistry()
@@ -51,8 +55,10 @@ class Upstream:
         for image in self.images:
             tree = folder / "tree"
             unpack(samples / "sifs" / sif_name(image), tree)
-            # What the image's own SIF says of its environment; a converted one gets it from the registry.
-            shutil.rmtree(tree / ".singularity.d", ignore_errors=True)
+            # What Apptainer adds to an image: the registry has none of it.
+            shutil.rmtree(tree / ".singularity.d")
+            for name in (".exec", ".run", ".shell", ".test", "environment", "singularity"):
+                (tree / name).unlink()
             self.registry.push(image, [tree], [f"PATH={PATH_OF_VENV}"])
             shutil.rmtree(tree)
 
@@ -96,7 +102,7 @@ def test_from_nothing_to_rewards(upstream: Upstream, open_folder: Callable[[], P
     assert sorted(sif_name(entry) for entry in upstream.images) == sorted(_built(script))
     code, said = script.run("--check")
     assert code == 1, said
-    assert said.partition("failed: ")[2].count("\n   ") == 1, said
+    assert "3 images: 2 there, 1 failed" in said
 
     data, sifs = script.data.rename(script.folder / "data"), str(script.sifs)
     assert [path.name for path in data.iterdir()].count("wheels") == 1
