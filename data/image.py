@@ -19,7 +19,9 @@ _TEST_SECONDS = 300
 @contextlib.contextmanager
 def debian_root(root: Path, log: Path) -> Iterator[None]:
     """Make the root that all images share; the block runs meanwhile, and after it the root is complete."""
-    argv: list[str | Path] = ["mmdebstrap", "--variant=essential", f"--include={_PACKAGES}"]
+    # In a mount namespace of its own: what it mounts in the root goes with it, however it ends. Nobody shall remove a
+    # half-made root with this machine's /proc and /dev in it.
+    argv: list[str | Path] = ["unshare", "--mount", "mmdebstrap", "--variant=essential", f"--include={_PACKAGES}"]
     argv += [f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in _LEFT_OUT]
     argv += [_SUITE, root, *_mirror()]
     with started(argv, log) as mmdebstrap:

@@ -24,6 +24,8 @@ class Reaper:
     How it knows them: the kernel lists children by the thread that started them, and gives orphans to the main
     thread. So what is listed there is an orphan, if it was not there when the reaper was made and the main
     thread starts nothing afterwards; a child of any other thread is seen elsewhere from its first moment.
+    A child that outlives its thread comes to the main thread too: that is so for a grading process that a session had
+    to start anew, and nobody asks for its exit code.
     Should a kernel hand orphans to another thread, they would stay, and no exit code would be lost.
     """
 

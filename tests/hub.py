@@ -4,14 +4,13 @@ import hashlib
 import json
 import re
 import threading
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from registry import Answer, Cut, Fault, Hold
+from faults import Answer, Cut, Fault, Faulty, Hold
 
 HTML = Answer(200, {"Content-Type": "text/html"}, "<html>Please log in to the network</html>")
 BROKEN = Answer(500, body="the hub is broken")
@@ -26,15 +25,12 @@ class _Commit:
     """Kept in large file storage, as parquet is: hashes are known, and downloads come from another address."""
 
 
-class Hub:
+class Hub(Faulty):
     """Serves what is `put`; `HF_ENDPOINT=url` makes clients ask it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
         self._commits: dict[tuple[str, str], _Commit] = {}
-        self._faults: list[tuple[str, re.Pattern[str], deque[Fault]]] = []
-        self.requests: list[tuple[str, str, Mapping[str, str]]] = []
-        """Method, path and headers, lower case, of all that came."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -52,25 +48,9 @@ class Hub:
                 self._commits[dataset, name] = _Commit(sha, dict(files), is_large)
         return sha
 
-    def fail(self, method: str, path: str, *faults: Fault) -> None:
-        """The next requests whose path matches the pattern get these, one each."""
-        with self._lock:
-            self._faults.append((method, re.compile(path), deque(faults)))
-
-    def count(self, method: str, path: str) -> int:
-        """Requests so far whose path matches the pattern."""
-        return sum(method == used and re.search(path, wanted) is not None for used, wanted, _ in list(self.requests))
-
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-    def _fault(self, method: str, path: str) -> Fault | None:
-        with self._lock:
-            for used, pattern, faults in self._faults:
-                if used == method and faults and pattern.search(path):
-                    return faults.popleft()
-        return None
 
     def _answer(self, method: str, path: str) -> tuple[int, dict[str, str], bytes]:
         if found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/(revision|tree)/([^/]+)", path):

@@ -1,30 +1,20 @@
 """A real registry on loopback with a proxy in front that fails as it is told."""
 
 import http.client
-import re
 import shutil
 import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from faults import Answer, Cut, Faulty, Hold
+
 from bench.registry import Registry
 
 HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive"}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the proxy says instead of the registry."""
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: str = ""
 
 
 THROTTLED = Answer(
@@ -36,22 +26,6 @@ BROKEN = Answer(500, body="the registry is broken")
 PORTAL = Answer(200, {"Content-Type": "text/html"}, "<html>Please log in to the network</html>")
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Half of the registry's answer, then the connection ends."""
-
-
-@dataclass
-class Hold:
-    """The registry's answer, when `release` is set; `reached` is set when a request is there."""
-
-    reached: threading.Event = field(default_factory=threading.Event)
-    release: threading.Event = field(default_factory=threading.Event)
-
-
-Fault = Answer | Cut | Hold
-
-
 class _Proxy(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -59,46 +33,21 @@ class _Proxy(ThreadingHTTPServer):
         """Clients that are killed break their connections."""
 
 
-class LocalRegistry(Registry):
+class LocalRegistry(Registry, Faulty):
     """Images are pushed past the proxy; `url` is the proxy."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-        self._faults: list[tuple[str, re.Pattern[str], deque[Fault]]] = []
-        self.requests: list[tuple[str, str, Mapping[str, str]]] = []
-        """Method, path and headers of all that came through the proxy."""
+        Registry.__init__(self)
+        Faulty.__init__(self)
         self._proxy = _Proxy(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._proxy.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._proxy.server_port}"
-
-    def fail(self, method: str, path: str, *faults: Fault) -> None:
-        """The next requests whose path matches the pattern get these, one each."""
-        with self._lock:
-            self._faults.append((method, re.compile(path), deque(faults)))
-
-    def count(self, method: str, path: str) -> int:
-        """Requests so far whose path matches the pattern."""
-        return sum(method == used and re.search(path, wanted) is not None for used, wanted, _ in list(self.requests))
-
-    def reset(self) -> None:
-        """No faults, no requests."""
-        with self._lock:
-            self._faults.clear()
-            self.requests.clear()
 
     def close(self) -> None:
         """End all, remove all."""
         self._proxy.shutdown()
         self._proxy.server_close()
         super().close()
-
-    def _fault(self, method: str, path: str) -> Fault | None:
-        with self._lock:
-            for used, pattern, faults in self._faults:
-                if used == method and faults and pattern.search(path):
-                    return faults.popleft()
-        return None
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         registry = self

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from faults import Answer, Cut, Hold
 from hub import BROKEN, HTML, THROTTLED, Hub
-from registry import Answer, Cut, Hold, tiny_tree, until
+from registry import tiny_tree, until
 from setup_script import ROOT, SCRIPT, TOKEN, SetupScript, parquet, r2e_rows, swe_bench_rows
 
 from swe_rollout.prepare.options import EVAL_DATASET, PINNED, TRAIN_DATASET

@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from faults import Cut, Hold
 from hub import BROKEN, THROTTLED, Hub
 from registry import BROKEN as REGISTRY_BROKEN
 from registry import THROTTLED as REGISTRY_THROTTLED
-from registry import Cut, Hold, LocalRegistry
+from registry import LocalRegistry
 from served import EVAL_PARQUET, PARQUET, Server, served
 from setup_script import SetupScript
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from registry import BROKEN, PORTAL, THROTTLED, Answer, Cut, Hold, LocalRegistry, small_images, tiny_tree, until
+from faults import Answer, Cut, Hold
+from registry import BROKEN, PORTAL, THROTTLED, LocalRegistry, small_images, tiny_tree, until
 from rich.console import Console
 
 from swe_rollout.errors import StartupError

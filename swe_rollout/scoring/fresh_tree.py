@@ -10,6 +10,7 @@ from swe_rollout.config import SetupSection
 from swe_rollout.errors import AgentFault, ScoringError
 from swe_rollout.sandbox.channel import CommandResult
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
+from swe_rollout.scoring.verdict import Verdict
 
 LOG_LIMIT_BYTES = 64 << 20
 """Of what hidden tests print. What is left out of a longer log could be the end of the real run, with a forged one
@@ -83,6 +84,17 @@ def fresh_tree(
     """A started sandbox that is gone after the block; `prepare` is still to be called. `binds` are read-only."""
     with running(host, image, cancellation, binds=binds) as sandbox:
         yield FreshTree(sandbox, setup, cancellation)
+
+
+def cut_short(result: CommandResult, seconds: float) -> Verdict | None:
+    """The verdict on a test run that had `seconds` and left no whole log; None for one that did."""
+    if result.timed_out:
+        reason = f"scoring timed out: the hidden tests did not end within {seconds:g} s"
+        return Verdict.zero(reason, status="timed_out")
+    if result.elided:
+        reason = f"the hidden tests printed more than {LOG_LIMIT_BYTES >> 20} MB"
+        return Verdict.zero(reason, status="no_results")
+    return None
 
 
 def failed(result: CommandResult) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from swe_rollout.config import ScoringSection
 from swe_rollout.errors import AgentFault
-from swe_rollout.scoring.fresh_tree import LOG_LIMIT_BYTES, FreshTree
+from swe_rollout.scoring.fresh_tree import FreshTree, cut_short
 from swe_rollout.scoring.hidden_run import HiddenRun
 from swe_rollout.scoring.judgement import Judgement
 from swe_rollout.scoring.leftovers import Leftovers
@@ -56,14 +56,9 @@ class R2EJudge:
         except AgentFault as fault:
             reason = f"the code under test broke the judge's sandbox: {fault}"
             return Judgement(patch, Verdict.zero(reason, status="no_results"))
-        if result.timed_out:
-            reason = f"scoring timed out: the hidden tests did not end within {limit:g} s"
-            verdict = Verdict.zero(reason, status="timed_out")
-        elif result.elided:
-            reason = f"the hidden tests printed more than {LOG_LIMIT_BYTES >> 20} MB"
-            verdict = Verdict.zero(reason, status="no_results")
-        else:
-            verdict = grade(result.output, result.returncode, tests.expected, canary=run.canary, report=report)
+        verdict = cut_short(result, limit) or grade(
+            result.output, result.returncode, tests.expected, canary=run.canary, report=report
+        )
         return Judgement(patch, verdict, result.raw)
 
 

@@ -9,7 +9,7 @@ from swe_rollout.cancellation import Cancellation
 from swe_rollout.config import ScoringSection, SetupSection
 from swe_rollout.errors import AgentFault, SandboxError, ScoringError
 from swe_rollout.sandbox.sandbox import SandboxHost
-from swe_rollout.scoring.fresh_tree import LOG_LIMIT_BYTES, FreshTree, check_space, failed, fresh_tree, tail
+from swe_rollout.scoring.fresh_tree import FreshTree, check_space, cut_short, failed, fresh_tree, tail
 from swe_rollout.scoring.harness import Harness
 from swe_rollout.scoring.judgement import Judgement
 from swe_rollout.scoring.paths import paths_of
@@ -85,15 +85,10 @@ class SWEBenchJudge:
         except AgentFault as fault:
             reason = f"the code under test broke the judge's sandbox: {fault}"
             return Judgement(patch, Verdict.zero(reason, status="no_results"))
-        if result.timed_out:
-            reason = f"scoring timed out: the hidden tests did not end within {limit:g} s"
-            verdict = Verdict.zero(reason, status="timed_out")
-        elif result.elided:
-            reason = f"the hidden tests printed more than {LOG_LIMIT_BYTES >> 20} MB"
-            verdict = Verdict.zero(reason, status="no_results")
-        elif reason := doubt(result.output, script, result.returncode) or "":
-            verdict = Verdict.zero(reason, status="no_results")
-        else:
+        verdict = cut_short(result, limit)
+        if verdict is None and (doubted := doubt(result.output, script, result.returncode)):
+            verdict = Verdict.zero(doubted, status="no_results")
+        if verdict is None:
             # The harness gives an empty patch 0.0 unseen; beyond that it does not look at it.
             verdict = self.harness.grade(tests, patch.decode("utf-8") or "untouched", result.raw, tree.cancellation)
         return Judgement(patch, verdict, result.raw)
