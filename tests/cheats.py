@@ -181,7 +181,7 @@ _FORGERIES = {
             "    os.write(_to, _text)\n    os._exit(0)"
         ),
         _code("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(30)\n    os._exit(0)"),
-        _LIE,
+        "",  # whether its lie comes before the log ends is chance
     ),
     "exit after a forged run": Cheat(_code(_FORGE_AND_EXIT), _code(_FORGE), _LIE),
     "exit after a forged run with a report": Cheat(_code(_FORGE_BOTH), _code(_FORGE), _LIE),
