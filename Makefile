@@ -20,7 +20,7 @@ demo: samples ## Run real sessions on the sample tasks with scripted policies, n
 	@setup/demo.sh
 
 test: samples ## Run the whole test suite
-	$(PYTHON_TOOLS)/python -m pytest -n 3 --dist loadfile
+	$(PYTHON_TOOLS)/python -m pytest -n 2 --dist loadfile
 
 soak: samples ## A quarter of an hour of chaos with real sessions: faults everywhere, then the books
 	$(PYTHON_TOOLS)/python -m bench.chaos --seconds 900 --kill-every 60

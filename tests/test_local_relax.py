@@ -338,7 +338,9 @@ def test_dropped_groups_are_replaced_and_a_step_ends_what_is_unfinished(task: Ta
         "4": "committed",
     }
     assert "2 leaves with a response" in groups["0"]["reason"]
-    assert groups["1"]["reason"].endswith("agent exited with code 7: out of luck")
+    # A login shell may have words of its own in between.
+    assert "agent exited with code 7: " in groups["1"]["reason"]
+    assert groups["1"]["reason"].endswith("out of luck")
     assert groups["2"]["reason"] == "the step is over"
     heard = (tmp_path / "heard").read_text()
     assert heard.startswith("HTTP/1.1 404 ")
@@ -355,7 +357,8 @@ def test_too_many_dropped_groups_end_the_run_with_a_clear_line(task: Task, tmp_p
     assert run.returncode == 1
     last = output.splitlines()[-1]
     assert "gave up after 2 dropped groups" in last
-    assert "agent exited with code 3: no such venv" in last
+    assert "agent exited with code 3: " in last
+    assert last.endswith("no such venv")
 
 
 def test_a_pause_holds_every_request_and_nobody_is_told(task: Task, tmp_path: Path) -> None:

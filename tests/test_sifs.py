@@ -399,4 +399,4 @@ def test_sigint_in_the_middle(folder: Folder) -> None:
     assert not running_below(folder.path)
     # Where a busy machine did not let it clear up in time, the next run does.
     assert folder.build().failures == {}
-    assert folder.is_tidy()
+    assert folder.is_tidy(), [*folder.path.iterdir(), *(folder.path / ".setup").iterdir()]

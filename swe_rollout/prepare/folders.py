@@ -48,10 +48,10 @@ def _remove_dead(folder: Path) -> None:
     try:
         fd = take(folder / "lock", create=False)
     except OSError:
-        # Between its mkdir and its lock: made this moment, or its maker died there and an empty folder stays.
         with contextlib.suppress(OSError):
-            if not any(folder.iterdir()) and _is_old(folder):
-                folder.rmdir()
+            # Its lock went with a removal that something else wrote into. Empty, it may have been made this moment.
+            if any(folder.iterdir()) or _is_old(folder):
+                _remove(folder)
         return
     if fd is not None:
         _remove(folder)
