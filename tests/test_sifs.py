@@ -27,7 +27,6 @@ RUN = """
 import json, sys, threading
 from pathlib import Path
 from rich.console import Console
-from swe_rollout.prepare.registry import Reference, locate, retry_after
 from swe_rollout.prepare.sifs import BuildOptions, build_sifs
 images, folder, options = json.loads(sys.argv[1])
 report = build_sifs(images, Path(folder), BuildOptions(**options), Console(stderr=True), threading.Event())

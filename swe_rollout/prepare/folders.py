@@ -50,7 +50,7 @@ def _remove_dead(folder: Path) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             # Its lock went with a removal that something else wrote into. Empty, it may have been made this moment.
-            if any(folder.iterdir()) or _is_old(folder):
+            if (any(folder.iterdir()) and not (folder / "lock").exists()) or _is_old(folder):
                 _remove(folder)
         return
     if fd is not None:

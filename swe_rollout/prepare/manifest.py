@@ -1,12 +1,12 @@
 """manifest.jsonl: which SIFs were found good, and how they looked then. Lines are only ever added."""
 
 import contextlib
-import fcntl
 import json
-import os
 import threading
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+
+from swe_rollout import jsonl
 
 NAME = "manifest.jsonl"
 
@@ -73,14 +73,6 @@ class Manifest:
 
     def add(self, entry: Entry) -> None:
         """Append with one write under a lock of the file. Raises OSError."""
-        line = json.dumps(asdict(entry)).encode() + b"\n"
-        fd = os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            end = os.fstat(fd).st_size
-            torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
-            os.write(fd, b"\n" + line if torn else line)
-        finally:
-            os.close(fd)
+        jsonl.append(self._file, asdict(entry))
         with self._lock:
             self._entries[entry.image] = entry

@@ -35,7 +35,7 @@ def build_sifs(
     with contextlib.ExitStack() as claimed:
         try:
             if not sif_dir.exists():
-                sif_dir.mkdir(parents=True)
+                sif_dir.mkdir(parents=True, exist_ok=True)
                 sif_dir.chmod(0o755)
             for folder in (setup, setup / "locks", setup / "logs"):
                 folder.mkdir(mode=0o700, exist_ok=True)

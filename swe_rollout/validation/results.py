@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swe_rollout import locks
+from swe_rollout import jsonl, locks
 from swe_rollout.errors import StartupError
 from swe_rollout.session import Mode
 from swe_rollout.validation.checks import Finding, Finished, Run
@@ -116,15 +116,8 @@ class Results:
 
     def add(self, record: Record) -> None:
         """Append it with one write. Raises OSError."""
-        line = json.dumps(dataclasses.asdict(record)).encode() + b"\n"
         with self._lock:
-            fd = os.open(self._file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                end = os.fstat(fd).st_size
-                torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
-                os.write(fd, b"\n" + line if torn else line)
-            finally:
-                os.close(fd)
+            jsonl.append(self._file, dataclasses.asdict(record))
             self._records[record.key] = record
 
     def all(self) -> list[Record]:
