@@ -1,4 +1,5 @@
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,16 @@ from swe_rollout.cache import cache_folder
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for ignored in (signal.SIGHUP, signal.SIGQUIT):
     signal.signal(ignored, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_login_files(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Agents run in login shells, as Relax starts them, and tests kill them: not in the middle of a user's own files.
+
+    A shell that is killed in `pyenv init`, for one, leaves a lock for which every later one waits a minute.
+    """
+    os.environ["SWE_ROLLOUT_CACHE"] = str(cache_folder())
+    os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="session")
