@@ -110,6 +110,7 @@ def open_workshop(settings: Settings, *, manifest: Path | None = None) -> Worksh
     from swe_rollout.config import load_config
     from swe_rollout.model import ChatClient
     from swe_rollout.rollout import Rollout
+    from swe_rollout.sandbox.cgroups import with_cgroups
     from swe_rollout.sandbox.confinement import choose
     from swe_rollout.sandbox.probe import check_apptainer, open_scratch, try_sandbox
     from swe_rollout.sandbox.sandbox import SandboxHost
@@ -140,11 +141,13 @@ def open_workshop(settings: Settings, *, manifest: Path | None = None) -> Worksh
             cwd=config.environment.cwd,
             limits=_limits(config.environment),
         )
+        image = next(task.sif for tasks in loaded.values() for task in tasks.tasks)
+        try_sandbox(host, image)
+        host = with_cgroups(host, image)
         networks = config.environment.network.model_dump()
         hosts: dict[Mode, SandboxHost] = {mode: dataclasses.replace(host, network=networks[mode]) for mode in loaded}
         for mode in [mode for mode in loaded if networks[mode] == "host"]:
             log.warning("%s: sandboxes have this machine's network (environment.network.%s=host)", mode, mode)
-        try_sandbox(next(iter(hosts.values())), next(task.sif for tasks in loaded.values() for task in tasks.tasks))
         slots: dict[Mode, Slots] = {
             "train": Slots(settings.train_concurrency),
             "eval": Slots(settings.eval_concurrency),

@@ -1,10 +1,11 @@
-"""What a sandbox may use, held without cgroups: real memory, real files, real fork bombs."""
+"""What a sandbox may use, held without cgroups and with them: real memory, real files, real fork bombs."""
 
 import contextlib
 import dataclasses
 import json
 import re
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from served import served
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import AgentFault
+from swe_rollout.sandbox.cgroups import with_cgroups
 from swe_rollout.sandbox.channel import CommandResult
 from swe_rollout.sandbox.confinement import choose
 from swe_rollout.sandbox.limits import Limits
@@ -139,6 +141,55 @@ def test_a_fork_bomb_of_root(host: SandboxHost, sif: Path) -> None:
         assert run(sandbox, f"exec python3 -c '{threads}'").returncode == 137
         run(sandbox, "kill -9 -1")
         assert int(run(sandbox, _COUNT).output) < 10
+
+
+_FORK = """
+import os, time
+for _ in range(200):
+    os.fork() or (time.sleep(50), os._exit(0))
+"""
+
+
+@pytest.fixture
+def cgroups(open_folder: Callable[[], Path], sif: Path) -> Iterator[SandboxHost]:
+    """Sandboxes of an Apptainer that makes cgroups itself, as its administrator may have told it to."""
+    folder = open_folder()
+    text = Path("/etc/apptainer/apptainer.conf").read_text()
+    (folder / "apptainer.conf").write_text(text.replace("systemd cgroups = yes", "systemd cgroups = no"))
+    program = folder / "apptainer"
+    program.write_text(f'#!/bin/sh\nexec apptainer --config {folder}/apptainer.conf "$@"\n')
+    program.chmod(0o755)
+    flags = ("--no-privs", "--memory", "200M", "--pids-limit", "50")
+    if subprocess.run([program, "exec", *flags, sif, "true"], check=False).returncode != 0:
+        pytest.skip("no cgroups can be made on this machine")
+    confinement = choose("root", "swe-sandbox")
+    scratch = Scratch(open_folder(), "test", confinement)
+    yield SandboxHost(confinement, scratch, apptainer=str(program))
+    scratch.close()
+
+
+def test_cgroups(cgroups: SandboxHost, sif: Path) -> None:
+    plain = limited(cgroups, memory_bytes=150 * MB, processes=100)
+    held = with_cgroups(plain, sif)
+    assert held != plain
+    with running(held, sif, Cancellation()) as sandbox:
+        for _ in range(5):
+            burst = run(sandbox, "exec python3 -c 'bytearray(400 << 20)'")
+            assert burst.returncode == 137, "it is over before anyone looks"
+        forks = run(sandbox, f"exec python3 -c '{_FORK}'")
+        assert "BlockingIOError" in forks.output
+        assert forks.killed == ""
+        run(sandbox, "kill -9 -1")
+        # Who is killed for it, and by whom, differs from time to time.
+        with pytest.raises(AgentFault, match="files in memory, such as those in /dev/shm, take") as caught:
+            for _ in range(5):
+                sandbox.run("head -c 400M /dev/zero > /dev/shm/file; sleep 1", timeout=5, cancellation=Cancellation())
+        assert caught.value.exit_status == "MemoryLimitExceeded"
+
+
+@pytest.mark.parametrize("host", ["auto"], indirect=True)
+def test_no_cgroups_for_a_user_without_a_session(host: SandboxHost, sif: Path) -> None:
+    assert with_cgroups(limited(host, memory_bytes=150 * MB), sif) == limited(host, memory_bytes=150 * MB)
 
 
 def test_network(host: SandboxHost, sif: Path) -> None:

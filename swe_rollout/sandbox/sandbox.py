@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from swe_rollout.cancellation import Cancellation
-from swe_rollout.errors import SandboxError
+from swe_rollout.errors import AgentFault, SandboxError
 from swe_rollout.sandbox import processes
 from swe_rollout.sandbox.channel import MOUNT_POINT, OUTPUT_LIMIT_BYTES, Channel, CommandResult
 from swe_rollout.sandbox.confinement import Confinement
@@ -140,7 +140,12 @@ class Sandbox:
 
         Raises `AgentFault` also when the command before was told to make room and this one has not made it.
         """
-        result = self._channel.run(command, timeout=timeout, cancellation=cancellation, output_limit=output_limit)
+        try:
+            result = self._channel.run(command, timeout=timeout, cancellation=cancellation, output_limit=output_limit)
+        except (SandboxError, AgentFault):
+            if self._watched:
+                self._watched.blame()
+            raise
         killed = self._watched.settle() if self._watched else ""
         return dataclasses.replace(result, raw=result.raw.removeprefix(self._noise), killed=killed)
 

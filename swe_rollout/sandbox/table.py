@@ -34,7 +34,7 @@ def read_table() -> Table:
     """The processes of the machine. One that ends meanwhile may be missing."""
     table: dict[int, list[Process]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and (process := _read(int(name))):
+        if name.isdigit() and (process := read_process(int(name))):
             table.setdefault(process.parent, []).append(process)
     return table
 
@@ -76,7 +76,7 @@ def end(process: Process) -> bool:
     except OSError:
         return False
     try:
-        now = _read(process.pid)
+        now = read_process(process.pid)
         if now is None or now.start != process.start:
             return False
         signal.pidfd_send_signal(fd, signal.SIGKILL)
@@ -87,7 +87,8 @@ def end(process: Process) -> bool:
     return True
 
 
-def _read(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
+    """None when it is gone."""
     # Read with plain calls: this is done for every process of the machine, twice a second.
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)

@@ -6,7 +6,7 @@
 - Storage (the layer over the disk limit, or files in memory over the memory limit): all processes are killed and the
   agent is told. It has the next command to make room; who is over the limit after that one is at fault.
 
-Of the sandbox's process 1 and Apptainer's own processes none is ever killed.
+Process 1 of the sandbox is killed only when a cgroup has no memory left for it, Apptainer's own processes never.
 """
 
 import math
@@ -17,10 +17,12 @@ from swe_rollout.errors import AgentFault
 from swe_rollout.sandbox.limits import Limits
 from swe_rollout.sandbox.processes import end_namespace
 from swe_rollout.sandbox.storage import LayerSize, MemoryFiles
-from swe_rollout.sandbox.table import Table, descendants, end, read_table, used_bytes
+from swe_rollout.sandbox.table import Table, descendants, end, read_process, read_table, used_bytes
 
 _GROWTH = 1.05
 """How much more than when it was told to make room a sandbox may store meanwhile."""
+_NO_ROOM = 0.75
+"""Share of a cgroup's memory above which files leave process 1 no page to go on with, not even to make room."""
 _MOST_NEWS = 3
 _LOOKS_PER_WEIGHING = 8
 """How often memory is counted exactly where only the peak depends on it and no more is resident than before."""
@@ -33,6 +35,7 @@ class Watched:
         self._lock = threading.Lock()
         """Guards what is told to the agent: `kills`, `_news`, `_over`."""
         self._loop_pid = loop_pid
+        self._loop = read_process(loop_pid)
         self._memory_files = MemoryFiles(loop_pid)
         self._limits = limits
         self.layer = layer
@@ -75,6 +78,17 @@ class Watched:
             self._walk = LayerSize(self.layer)  # one under way has counted what is gone now
         return said
 
+    def blame(self) -> None:
+        """For a sandbox that has died or hangs: raises `AgentFault` when its files in memory are over the limit.
+
+        They do not go with the processes that the kernel kills for them, so that in the end it kills process 1 too.
+        """
+        limit = self._limits.memory_bytes
+        stored = self._memory_files.used_bytes()
+        if limit is not None and stored > limit:
+            over = _Overfull(limit, in_memory=True, stored=stored)
+            raise AgentFault(over.exit_status, f"the sandbox broke down: {over.what(stored)}")
+
     def bound_number(self, table: Table) -> None:
         """Hold the sandbox to its limit on processes and threads."""
         processes = descendants(table, self._loop_pid)
@@ -98,6 +112,8 @@ class Watched:
         limit = self._limits.memory_bytes
         if limit is not None and in_files > limit:
             self._overfull(in_files, limit, in_memory=True)
+        if self._loop and in_files > _NO_ROOM * (self._limits.kernel_memory_bytes or math.inf):
+            end(self._loop)
         self._dying &= {(process.pid, process.start) for process in processes}
         living = [process for process in processes if (process.pid, process.start) not in self._dying]
         # The sum of what is resident counts shared pages often. It is exact enough where nothing depends on it.
