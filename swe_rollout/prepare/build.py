@@ -1,6 +1,7 @@
 """One image to one SIF: under a lock, into a temporary file, verified, then renamed into place."""
 
 import contextlib
+import dataclasses
 import datetime
 import errno
 import os
@@ -13,9 +14,9 @@ from pathlib import Path
 from swe_rollout.errors import ImageError
 from swe_rollout.locks import take
 from swe_rollout.prepare import children
-from swe_rollout.prepare.faults import BuildFault, NoSpace, Stopped, from_words
+from swe_rollout.prepare.faults import BuildFault, NoSpace, Stopped, Throttled, from_words
 from swe_rollout.prepare.folders import LayerCache
-from swe_rollout.prepare.manifest import Entry, Manifest
+from swe_rollout.prepare.manifest import Entry, Manifest, is_open
 from swe_rollout.prepare.plan import BuildOptions
 from swe_rollout.prepare.registry import Registry, locate
 from swe_rollout.prepare.retry import Gate
@@ -23,7 +24,7 @@ from swe_rollout.prepare.verify import sha256, verify
 from swe_rollout.sandbox.images import sif_name
 
 _SQUASHFS = "-comp zstd -Xcompression-level 3"
-_MODE = 0o644
+MODE = 0o644
 """Sandboxes run as another user than the one that builds."""
 _LOG_BYTES = 256 << 10
 
@@ -84,9 +85,14 @@ class Inspector:
         if known := self.known(image):
             return known
         verify(sif, log, self._stop)
-        with contextlib.suppress(OSError):
-            sif.chmod(sif.stat().st_mode | _MODE)
+        if not is_open(sif):
+            raise ImageError(f"image {sif} is closed to the users of sandboxes: chmod o+r; build it again")
         entry = entry_of(image, sif, "", began, self._stop)
+        before = self._manifest.last(image)
+        if before and before.size == entry.size and before.sha256 != entry.sha256:
+            raise ImageError(f"image {sif} is not the file that was verified before; build it again")
+        if before and before.sha256 == entry.sha256:
+            entry = dataclasses.replace(entry, digest=before.digest)
         # A folder that cannot be written to can be looked at all the same.
         with contextlib.suppress(OSError):
             self._manifest.add(entry)
@@ -120,6 +126,8 @@ class Builder:
 
     def _build(self, image: str) -> Entry:
         sif, unfinished = self._places.sif(image), self._places.unfinished / sif_name(image)
+        if sif.is_dir():
+            raise BuildFault(f"{sif} is a folder: move it away")
         self._remove_leftovers(sif)
         self._gate.pass_()
         began = time.monotonic()
@@ -131,12 +139,16 @@ class Builder:
         if self._stop.is_set():
             raise Stopped
         try:
-            self._apptainer(reference.at(digest), reference.insecure, unfinished, self._places.log(image))
+            try:
+                self._apptainer(reference.at(digest), reference.insecure, unfinished, self._places.log(image))
+            except Throttled as fault:
+                # Apptainer does not tell what it was asked for.
+                raise Throttled(str(fault), self._registry.wish(reference)) from None
             try:
                 verify(unfinished, self._places.log(image), self._stop)
             except ImageError as error:
                 raise BuildFault(f"built, but not usable: {error}") from None
-            unfinished.chmod(_MODE)
+            unfinished.chmod(MODE)
             entry = entry_of(image, unfinished, digest, began, self._stop)
             _sync(unfinished)
             unfinished.replace(sif)
@@ -162,8 +174,10 @@ class Builder:
             file.seek(begin)
             fault = from_words(file.read(_LOG_BYTES).decode(errors="replace"), name)
         if isinstance(fault, NoSpace):
+            sif_dir, unpacked = self._places.sif_dir, self._places.unpacked.parent
             raise NoSpace(
-                f"{fault} (temporary files: {self._places.unpacked.parent}; set APPTAINER_TMPDIR to a larger disk)"
+                f"{fault} (SIFs: {sif_dir}, temporary files: {unpacked}; set R2E_SIF_DIR or APPTAINER_TMPDIR to a"
+                " larger disk)"
             )
         raise fault
 

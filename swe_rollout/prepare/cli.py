@@ -2,6 +2,7 @@
 `Stopping` as its `obj`.
 """
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated
@@ -27,11 +28,18 @@ try takes minutes with --limit 4; everything takes a day and about 2 TB.
 
 Needed: the variables MINI_SWE_AGENT_VENV, R2E_DATA_PATH, R2E_SIF_DIR; the commands hf, duckdb, jq, apptainer. A proxy
 is set for this command alone: http_proxy=URL https_proxy=URL bash {NAME}. Also heard: HF_TOKEN, HF_ENDPOINT,
-APPTAINER_TMPDIR.
+APPTAINER_TMPDIR, APPTAINER_CACHEDIR.
 
-Exit code: 0 all is there; 1 something failed and is named; 2 the command or the environment is wrong; 129, 130 or 143
+Exit code: 0 all is there; 1 something is missing or failed, and is named; 2 the command line is wrong; 129, 130 or 143
 stopped by a signal.
 """
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -48,9 +56,9 @@ def setup(
         typer.Option(min=1, help="At most this many images; train and eval take turns."),
     ] = None,
     repos: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="A,B", help="Only images of these repos: pandas, django/django."),
-    ] = "",
+    ] = None,
     ids: Annotated[
         Path | None,
         typer.Option(
@@ -110,11 +118,21 @@ def setup(
     ] = _USUAL.max_jobs,
     start_interval: Annotated[
         float,
-        typer.Option(envvar="R2E_SETUP_START_INTERVAL", min=0, help="Seconds between the starts of two builds."),
+        typer.Option(
+            envvar="R2E_SETUP_START_INTERVAL",
+            min=0,
+            callback=_finite,
+            help="Seconds between the starts of two builds.",
+        ),
     ] = _USUAL.start_interval,
     min_free_gb: Annotated[
         float,
-        typer.Option(envvar="R2E_SETUP_MIN_FREE_GB", min=0, help="GiB that stay free: with less, no build is begun."),
+        typer.Option(
+            envvar="R2E_SETUP_MIN_FREE_GB",
+            min=0,
+            callback=_finite,
+            help="GiB that stay free: with less, no build is begun.",
+        ),
     ] = _USUAL.min_free_bytes / GIB,
     registry_mirror: Annotated[
         str | None,
@@ -135,6 +153,7 @@ def setup(
         typer.Option(
             envvar="R2E_SETUP_FIRST_PAUSE",
             min=0,
+            callback=_finite,
             help="Seconds before the second try; doubled for each further one, and as long as a Retry-After asks.",
         ),
     ] = _USUAL.first_pause,
@@ -156,7 +175,7 @@ def setup(
             ),
             requirements=wheels_requirements,
             limit=limit,
-            repos=tuple(repo.strip() for repo in repos.split(",") if repo.strip()),
+            repos=_names(repos),
             ids=ids,
             check=check,
             prune=prune,
@@ -175,7 +194,7 @@ def setup(
         with stopping.raising():
             from swe_rollout.prepare import flow
         if options.prune:
-            code = flow.prune(options, console)
+            code = flow.prune(options, console, stopping)
         elif options.check:
             code = flow.check(options, console, stopping)
         else:
@@ -183,10 +202,20 @@ def setup(
     except UsageError as error:
         typer.echo(f"{NAME}: {error}", err=True)
         code = 2
-    except (StartupError, OSError) as error:
+    except OSError as error:
+        typer.echo(f"{NAME}: {error.filename or ''}: {error.strerror or error}", err=True)
+        code = 1
+    except StartupError as error:
         typer.echo(f"{NAME}: {error}", err=True)
         code = 1
     raise typer.Exit(code)
+
+
+def _names(repos: str | None) -> tuple[str, ...]:
+    names = tuple(repo.strip() for repo in (repos or "").split(",") if repo.strip())
+    if repos is not None and not names:
+        raise UsageError("--repos names no repo; without the flag the images of all are built")
+    return names
 
 
 def _empty_too(flag: str | None, variable: str) -> str | None:

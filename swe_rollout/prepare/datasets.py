@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +18,7 @@ from swe_rollout.prepare.hub import HubFile, Listing, list_files
 from swe_rollout.prepare.options import Options, Source
 from swe_rollout.prepare.retry import persistently
 from swe_rollout.prepare.stopping import Stopping
-from swe_rollout.prepare.wholeness import hub_faults, local_faults
+from swe_rollout.prepare.wholeness import hub_faults, local_faults, sha256
 from swe_rollout.rows import FETCH
 
 _DAY = 24 * 3600.0
@@ -42,13 +42,13 @@ class Dataset:
     n_bytes: int
 
 
-def check(source: Source, options: Options) -> Dataset:
+def check(source: Source, options: Options, stopping: Stopping) -> Dataset:
     """What is there, by itself; asks the hub nothing.
 
-    Raises `StartupError`, one line naming each file that is missing or damaged.
+    Raises `StartupError`, one line naming each file that is missing or damaged; `Stopped` after a signal.
     """
     folder = options.data_dir / source.folder
-    if faults := local_faults(folder, source.pattern, _recorded(source, options)):
+    if faults := local_faults(folder, source.pattern, _recorded(source, options), stopping):
         raise StartupError(f"{'; '.join(faults)}: {FETCH}")
     files = tuple(sorted(folder.glob(source.pattern)))
     return Dataset(source, files, sum(file.stat().st_size for file in files))
@@ -61,7 +61,7 @@ def obtain(source: Source, options: Options, console: Console, stopping: Stoppin
     """
     if _recorded(source, options):
         with contextlib.suppress(StartupError):
-            kept = check(source, options)
+            kept = check(source, options, stopping)
             console.print(f"   {source.mode}: {source}: there ({decimal(kept.n_bytes)})")
             return kept
     return _Fetching(source, options, console, stopping).obtain()
@@ -71,13 +71,14 @@ def _record_of(source: Source, options: Options) -> Path:
     return options.state_dir / f"{source.folder}-{source.split}.json"
 
 
-def _recorded(source: Source, options: Options) -> dict[str, int]:
-    """Name -> bytes of the files that were seen to be whole; empty if never, or of another revision."""
+def _recorded(source: Source, options: Options) -> list[HubFile]:
+    """The files as they were seen to be whole; empty if never, or of another revision."""
     record = records.read(_record_of(source, options))
     if (record.get("dataset"), record.get("revision")) != (source.dataset, source.revision):
-        return {}
-    files: dict[str, int] = record.get("files") or {}
-    return files
+        return []
+    with contextlib.suppress(TypeError):
+        return [HubFile(**file) for file in record.get("files", ())]
+    return []
 
 
 class _Fetching:
@@ -109,10 +110,10 @@ class _Fetching:
         if faults:
             self._remove(faults)
             raise StartupError(f"{source} comes damaged from the hub: {'; '.join(faults.values())}")
-        files = {file.path: file.size for file in listing.files}
+        files = [asdict(replace(file, sha256=sha256(folder / file.path, self._stopping))) for file in listing.files]
         record = {"dataset": source.dataset, "revision": source.revision, "commit": listing.commit, "files": files}
         records.write(_record_of(source, self._options), record)
-        return check(source, self._options)
+        return check(source, self._options, self._stopping)
 
     def _listing(self) -> Listing:
         listings = []

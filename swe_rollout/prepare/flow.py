@@ -15,7 +15,7 @@ from swe_rollout.prepare import datasets, sifs, summary, wheels
 from swe_rollout.prepare.faults import Stopped
 from swe_rollout.prepare.options import Options
 from swe_rollout.prepare.plan import BuildReport
-from swe_rollout.prepare.selection import Entry, read_entries, select
+from swe_rollout.prepare.selection import Entry, read_entries, read_ids, select
 from swe_rollout.prepare.stopping import Stopping
 from swe_rollout.rows import check_parquet
 
@@ -29,6 +29,10 @@ def prepare(options: Options, console: Console, stopping: Stopping) -> int:
     """
     failures: dict[str, str] = {}
     entries: list[Entry] = []
+    # What can be refused at once is not found out after an hour of downloads.
+    if options.ids:
+        read_ids(options.ids)
+    sifs.make_folder(options.sif_dir)
     console.print(f"1/3 data: {options.data_dir}")
     _make_folder(options.state_dir, "R2E_DATA_PATH")
     with _alone(options.state_dir / "lock", console, stopping):
@@ -61,7 +65,7 @@ def check(options: Options, console: Console, stopping: Stopping) -> int:
     console.print(f"1/2 data: {options.data_dir}")
     for source in options.sources:
         try:
-            entries += read_entries(source.mode, datasets.check(source, options).files)
+            entries += read_entries(source.mode, datasets.check(source, options, stopping).files)
         except StartupError as error:
             failures[f"{source.mode} data"] = str(error)
     if entries:
@@ -75,12 +79,14 @@ def check(options: Options, console: Console, stopping: Stopping) -> int:
     return _end(options, console, entries, _failures_of(report, console, images, stopping))
 
 
-def prune(options: Options, console: Console) -> int:
+def prune(options: Options, console: Console, stopping: Stopping) -> int:
     """Name the SIFs that no row of any parquet file needs; remove them if that was asked for.
 
     Raises `StartupError` if a parquet file is missing or damaged: its images would seem to be needed by no row.
     """
-    files = set(chain.from_iterable(datasets.check(source, options).files for source in options.sources))
+    if not options.sif_dir.is_dir():
+        raise StartupError(f"R2E_SIF_DIR={options.sif_dir} is no folder: nothing is there to be removed")
+    files = set(chain.from_iterable(datasets.check(source, options, stopping).files for source in options.sources))
     # Those of other datasets too, which another run has fetched.
     files |= set(options.data_dir.glob("*/data/*.parquet"))
     for file in files:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from urllib.request import getproxies
 
 from swe_rollout.errors import StartupError
 from swe_rollout.prepare.faults import Stopped, Throttled, Transient
@@ -43,7 +44,7 @@ def list_files(source: Source) -> Listing:
     # Imported here: it costs half a second, which a run that asks the hub nothing need not pay.
     from fnmatch import fnmatchcase
 
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -84,8 +85,10 @@ def list_files(source: Source) -> Listing:
         raise
     except Exception as error:
         # No connection, one that broke, or a page of something in between; each library has classes of its own for it.
+        proxies = [f"{scheme}_proxy" for scheme in ("http", "https", "all") if scheme in getproxies()]
+        where = f"{constants.ENDPOINT}{' with ' + ' and '.join(proxies) if proxies else ''}"
         raise Transient(
-            f"the hub cannot be asked for {source.dataset} ({type(error).__name__}: {_first_line(error)})"
+            f"the hub cannot be asked for {source.dataset} at {where} ({type(error).__name__}: {_first_line(error)})"
         ) from error
     siblings = info.siblings or []
     files = tuple(

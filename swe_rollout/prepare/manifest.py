@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import stat
 import threading
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -30,6 +31,11 @@ class Entry:
 _FIELDS = {field.name for field in fields(Entry)}
 
 
+def is_open(sif: Path) -> bool:
+    """Whether every user may read it: sandboxes run as another one than who builds."""
+    return bool(sif.stat().st_mode & stat.S_IROTH)
+
+
 class Manifest:
     """For many threads, and for several runs on one folder."""
 
@@ -55,15 +61,19 @@ class Manifest:
                     self._entries[entry.image] = entry
 
     def vouches(self, image: str, sif: Path) -> Entry | None:
-        """The entry of `image` if `sif` still has the size and time it was verified with."""
-        with self._lock:
-            entry = self._entries.get(image)
+        """The entry of `image` if `sif` still has the size and time it was verified with, and is open to all."""
+        entry = self.last(image)
         try:
             found = sif.stat()
         except OSError:
             return None
         same = entry is not None and (found.st_size, found.st_mtime_ns) == (entry.size, entry.mtime_ns)
-        return entry if same else None
+        return entry if same and is_open(sif) else None
+
+    def last(self, image: str) -> Entry | None:
+        """How `image` was when it was last found good."""
+        with self._lock:
+            return self._entries.get(image)
 
     def mean_size(self) -> float | None:
         """Bytes per SIF so far."""

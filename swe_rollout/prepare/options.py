@@ -1,5 +1,6 @@
 """What a run is told, checked as far as it can be without looking at anything."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from swe_rollout.prepare.plan import BuildOptions
 
 TRAIN_DATASET = "R2E-Gym/R2E-Gym-Subset"
 EVAL_DATASET = "R2E-Gym/SWE-Bench-Verified"
+
+_MIRROR = re.compile(r"(https?://)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(:\d{1,5})?(/[a-z0-9._/-]*)?")
 
 PINNED = {
     "R2E-Gym/R2E-Gym-Subset": "2e8108ff942f24fcb5686badfaf7f9a8808566d5",
@@ -92,6 +95,11 @@ class Options:
             first, second = self.sources
             if first.dataset != second.dataset or first.revision != second.revision:
                 raise UsageError(f"{first} and {second} would share the folder {first.folder}: take one of them")
+        if set("'\"") & set(str(self.sif_dir)):
+            raise UsageError(f"R2E_SIF_DIR={self.sif_dir} has a quote in it, which Apptainer cannot work with")
+        mirror = self.build.registry_mirror
+        if mirror is not None and not _MIRROR.fullmatch(mirror):
+            raise UsageError(f"registry mirror {mirror!r} is not written [http://]HOST[:PORT][/PREFIX]")
         if self.check and self.prune:
             raise UsageError("--check and --prune are two things: run one after the other")
         if self.yes and not self.prune:

@@ -30,7 +30,7 @@ class Progress:
     def shown(self) -> Iterator[None]:
         """Show it while the block runs."""
         self._began = time.monotonic()
-        if not self._console.is_terminal:
+        if not self._console.is_interactive:
             yield
             return
         with Live(get_renderable=self._render, console=self._console, refresh_per_second=4):
@@ -54,7 +54,7 @@ class Progress:
             self._bytes += size
             line = f"[{self._done + self._failed}/{self._total}] {how} {image} {gb(size)} in {seconds:.1f} s"
             line += f", about {left} left" if (left := self._left()) else ""
-        if not self._console.is_terminal:
+        if not self._console.is_interactive:
             self.say(line)
 
     def failed(self, image: str, reason: str) -> None:
@@ -80,7 +80,8 @@ class Progress:
             ended = self._done + self._failed
             rate = ended / max(now - self._began, 1e-3) * 60
             running = sorted(self._running.items(), key=lambda item: item[1])
-            words = f"{self._what} {ended}/{self._total}  {gb(self._bytes)}  {rate:.1f}/min  left {self._left() or '?'}"
+            words = f"{self._what} {ended}/{self._total}  {gb(self._bytes)}  {rate:.1f}/min"
+            words += f"  left {self._left() or '?'}" if ended < self._total else ""
             words += f"  {self._failed} failed" if self._failed else ""
         head = Table.grid(padding=(0, 1))
         head.add_row(ProgressBar(total=max(self._total, 1), completed=ended, width=24), Text(words))

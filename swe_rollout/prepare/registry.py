@@ -9,6 +9,7 @@ import email.utils
 import ipaddress
 import os
 import re
+import textwrap
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,17 +83,8 @@ class Registry:
 
     def digest(self, reference: Reference) -> str:
         """The digest the tag stands for now, "" if the registry does not say. Raises `BuildFault`."""
-        session = self._session(reference.host)
-        scheme = "http" if reference.insecure else "https"
-        host = _API_HOST.get(reference.host, reference.host)
-        url = f"{scheme}://{host}/v2/{reference.name}/manifests/{reference.tag}"
-        try:
-            answer = session.head(url, headers={"Accept": _ACCEPT}, timeout=_TIMEOUT, allow_redirects=True)
-            if answer.status_code == 401:
-                headers = {"Accept": _ACCEPT, **_login(session, reference, answer)}
-                answer = session.head(url, headers=headers, timeout=_TIMEOUT, allow_redirects=True)
-        except (requests.RequestException, ValueError) as error:
-            raise Transient(f"{host} cannot be asked: {_words(error)}") from None
+        answer = self._manifest("HEAD", reference)
+        host = _host(reference)
         if answer.status_code == 404:
             raise MissingImage(f"{host} does not have {reference.name}:{reference.tag} (manifest unknown)")
         if answer.status_code in (401, 403):
@@ -103,6 +95,31 @@ class Registry:
             raise BuildFault(f"{host} answered with a web page instead of a manifest: is a proxy or a portal between?")
         return answer.headers.get("Docker-Content-Digest", "")
 
+    def wish(self, reference: Reference) -> float | None:
+        """Seconds that the registry asks who pulls to wait, None if it does not: for one who was refused by 429, and
+        was not told. A HEAD need not be refused with it.
+        """
+        try:
+            self._manifest("GET", reference)
+        except Throttled as fault:
+            return fault.retry_after
+        except BuildFault:
+            pass
+        return None
+
+    def _manifest(self, method: str, reference: Reference) -> requests.Response:
+        session = self._session(reference.host)
+        scheme = "http" if reference.insecure else "https"
+        url = f"{scheme}://{_host(reference)}/v2/{reference.name}/manifests/{reference.tag}"
+        try:
+            answer = session.request(method, url, headers={"Accept": _ACCEPT}, timeout=_TIMEOUT)
+            if answer.status_code == 401:
+                headers = {"Accept": _ACCEPT, **_login(session, reference, answer)}
+                answer = session.request(method, url, headers=headers, timeout=_TIMEOUT)
+        except (requests.RequestException, ValueError) as error:
+            raise Transient(f"{_host(reference)} cannot be asked: {_words(error)}") from None
+        return answer
+
     def _session(self, host: str) -> requests.Session:
         # A session is not for two threads.
         sessions: dict[str, requests.Session] = self._local.__dict__.setdefault("sessions", {})
@@ -112,6 +129,10 @@ class Registry:
             session.trust_env = not _is_loopback(host)
             session.hooks["response"].append(_refusals)
         return sessions[host]
+
+
+def _host(reference: Reference) -> str:
+    return _API_HOST.get(reference.host, reference.host)
 
 
 def _refusals(answer: requests.Response, *_: object, **__: object) -> None:
@@ -166,4 +187,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _words(error: Exception) -> str:
-    return re.sub(r"\s+", " ", str(error))[-200:] or type(error).__name__
+    """The cause at the end of what requests and urllib3 wrap around it."""
+    words = re.sub(r"\s+", " ", str(error)).rpartition("(Caused by ")[2]
+    return textwrap.shorten(words, 200) or type(error).__name__

@@ -27,18 +27,23 @@ class Gate:
 
     def pass_(self) -> None:
         """Wait for a turn. Raises `Stopped`."""
-        while True:
+        while not self.pass_now():
             with self._lock:
-                now = time.monotonic()
-                wait = max(self._next, self._open) - now
-                if wait <= 0:
-                    self._next = now + self._interval
-                    break
-            self._stop.wait(wait)
+                wait = max(self._next, self._open) - time.monotonic()
+            self._stop.wait(max(0.0, wait))
             if self._stop.is_set():
                 raise Stopped
         if self._stop.is_set():
             raise Stopped
+
+    def pass_now(self) -> bool:
+        """Take the turn if there is one without waiting."""
+        with self._lock:
+            now = time.monotonic()
+            if max(self._next, self._open) > now:
+                return False
+            self._next = now + self._interval
+            return True
 
     def close_for(self, seconds: float) -> bool:
         """No start for so long. False if that holds already, more or less."""

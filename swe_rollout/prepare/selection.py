@@ -65,7 +65,7 @@ def select(entries: Iterable[Entry], options: Options) -> list[str]:
             raise UsageError(f"no row is of the repo {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
         wanted = [entry for entry in wanted if entry.repo in options.repos]
     if options.ids:
-        ids = _read_ids(options.ids)
+        ids = read_ids(options.ids)
         if unknown := [name for name in ids if name not in {entry.id for entry in entries}]:
             raise UsageError(f"no row has the id {', '.join(unknown)} ({options.ids})")
         wanted = [entry for entry in wanted if entry.id in ids]
@@ -84,9 +84,11 @@ def select(entries: Iterable[Entry], options: Options) -> list[str]:
     return list(dict.fromkeys(entry.image for entry in wanted if entry.image in images))
 
 
-def _read_ids(file: Path) -> dict[str, None]:
+def read_ids(file: Path) -> dict[str, None]:
+    """The ids that `file` names, a line each, in order. Raises `UsageError` if it has none or cannot be read."""
     try:
-        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+        # Some editors put a mark before the first line.
+        lines = [line.strip() for line in file.read_text("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--ids {file} cannot be read: {error}") from error
     ids = dict.fromkeys(line for line in lines if line and not line.startswith("#"))
@@ -114,7 +116,7 @@ def _query(folder: Path, sql: str) -> list[dict[str, Any]]:
         raise StartupError(f"duckdb has not read {folder} within {_SECONDS} s") from error
     if done.returncode != 0:
         said = " ".join(done.stderr.decode("utf-8", "replace").split()) or f"it ended with {done.returncode}"
-        raise StartupError(f"duckdb cannot read {folder}: {said}")
+        raise StartupError(f"duckdb cannot read {folder}: {said}; remove its files to fetch them again")
     # No rows at all may also be told by saying nothing.
     rows: list[dict[str, Any]] = json.loads(done.stdout or b"[]")
     return rows

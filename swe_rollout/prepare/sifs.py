@@ -32,20 +32,28 @@ def build_sifs(
     """
     setup = sif_dir / SETUP
     given = options.tmp_dir or os.environ.get("APPTAINER_TMPDIR")
+    make_folder(sif_dir)
     with contextlib.ExitStack() as claimed:
-        try:
-            if not sif_dir.exists():
-                sif_dir.mkdir(parents=True, exist_ok=True)
-                sif_dir.chmod(0o755)
-            for folder in (setup, setup / "locks", setup / "logs"):
-                folder.mkdir(mode=0o700, exist_ok=True)
-            run = claimed.enter_context(RunFolder(setup)).path
-        except OSError as error:
-            raise StartupError(f"cannot write to {sif_dir}: {error.strerror}; set R2E_SIF_DIR to another") from None
+        run = _below(setup, "R2E_SIF_DIR", setup, claimed)
         unpacked = _below(given, "APPTAINER_TMPDIR", run, claimed)
         cache = _below(os.environ.get("APPTAINER_CACHEDIR"), "APPTAINER_CACHEDIR", run, claimed)
         places = Places(sif_dir, setup / "locks", setup / "logs", run, unpacked, cache)
         return BuildWork(images, places, options, console, stop).run()
+
+
+def make_folder(sif_dir: Path) -> None:
+    """Make the folder, and in it what runs share. Raises `StartupError` if it cannot be written to."""
+    setup = sif_dir / SETUP
+    try:
+        if not sif_dir.exists():
+            sif_dir.mkdir(parents=True, exist_ok=True)
+            sif_dir.chmod(0o755)
+        for folder in (setup, setup / "locks", setup / "logs"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=setup):
+            pass
+    except OSError as error:
+        raise StartupError(f"cannot write to {sif_dir}: {error.strerror}; set R2E_SIF_DIR to another") from None
 
 
 def _below(given: Path | str | None, variable: str, default: Path, claimed: contextlib.ExitStack) -> Path:
@@ -53,7 +61,7 @@ def _below(given: Path | str | None, variable: str, default: Path, claimed: cont
     if not given:
         return default
     try:
-        return claimed.enter_context(RunFolder(Path(given))).path
+        return claimed.enter_context(RunFolder(Path(given).absolute())).path
     except OSError as error:
         raise StartupError(f"cannot write to {given}: {error.strerror}; set {variable} to another") from None
 

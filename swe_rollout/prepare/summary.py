@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -60,22 +60,30 @@ def print_next(console: Console, options: Options, entries: Sequence[Entry]) -> 
         f"{n_rows} of {len(entries)} rows have their image"
         + ("" if n_rows == len(entries) else "; the server leaves the others out")
     )
+    usable = {entry.mode for entry in entries if entry.image in there}
+    for mode in sorted({entry.mode for entry in entries} - usable):
+        console.print(f"{mode}: no row has its image; the server starts without this mode if told `data.{mode}=`")
     if n_rows:
-        console.print(f"next:\n   {command(options)}")
+        console.print(f"next:\n   {command(options, usable)}")
 
 
-def command(options: Options) -> str:
-    """What starts training on this data."""
+def command(options: Options, usable: Container[str]) -> str:
+    """What starts training on this data. `usable`: the modes that have a row with an image."""
     variables = {
         "MINI_SWE_AGENT_VENV": shlex.quote(sys.prefix),
         "R2E_DATA_PATH": shlex.quote(str(options.data_dir)),
         "R2E_SIF_DIR": shlex.quote(str(options.sif_dir)),
     }
+    wanted = {each.mode: f"{each.folder}/{each.pattern}" for each in options.sources}
     patterns = []
-    for each in options.sources:
-        usual = source(each.mode, None, None, None)
-        if usual is None or (each.folder, each.pattern) != (usual.folder, usual.pattern):
-            patterns.append(f"data.{each.mode}={each.folder}/{each.pattern}")
+    for mode in ("train", "eval"):
+        usual = source(mode, None, None, None)
+        assert usual is not None  # there is none only for an empty name
+        unless_told = f"{usual.folder}/{usual.pattern}"
+        pattern = wanted.get(mode, "") if mode in usable else ""
+        # A mode whose pattern matches no file is not used anyway.
+        if pattern != unless_told and (pattern or any(options.data_dir.glob(unless_told))):
+            patterns.append(f"data.{mode}={pattern}")
     if patterns:
         variables["AGENT_SERVER_CONFIG"] = shlex.quote(" ".join(patterns))
     variables |= {"MODEL_DIR": "/path/to/models", "SAVE_DIR": "/path/to/checkpoints"}

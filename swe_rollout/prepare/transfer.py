@@ -14,7 +14,7 @@ _SECONDS_BETWEEN_LINES = 15.0
 @contextlib.contextmanager
 def shown(console: Console, title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yields what is to be called, as often as one likes, with the number of bytes that have come so far."""
-    if console.is_terminal:
+    if console.is_interactive:
         columns = (TextColumn("   {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
             task = progress.add_task(title, total=total)

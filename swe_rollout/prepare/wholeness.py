@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from swe_rollout.errors import StartupError
@@ -23,21 +23,22 @@ def damage(path: Path) -> str:
     return ""
 
 
-def local_faults(folder: Path, pattern: str, recorded: Mapping[str, int]) -> list[str]:
-    """What is wrong with the files of `pattern`, a clause each. `recorded`: name -> bytes as an earlier run has seen
-    them; if it is empty, someone may have put the files there.
+def local_faults(folder: Path, pattern: str, recorded: Sequence[HubFile], stopping: Stopping) -> list[str]:
+    """What is wrong with the files of `pattern`, a clause each. `recorded`: as an earlier run has seen them, which are
+    then read whole; if it is empty, someone may have put the files there. Raises `Stopped`.
     """
-    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in sorted(folder.glob(pattern))}
-    if not sizes and not recorded:
+    present = [str(file.relative_to(folder)) for file in sorted(folder.glob(pattern))]
+    known = {file.path: file for file in recorded}
+    if not present and not recorded:
         return [f"{folder / pattern} matches no file"]
     if recorded:
-        faults = [f"{folder / name} is missing" for name in sorted(recorded.keys() - sizes.keys())]
-        faults += [f"{folder / name} is not of this dataset" for name in sorted(sizes.keys() - recorded.keys())]
+        faults = [f"{folder / name} is missing" for name in sorted(known.keys() - set(present))]
+        faults += [f"{folder / name} is not of this dataset" for name in sorted(set(present) - known.keys())]
     else:
-        faults = _missing_shards(folder, sizes)
-    for name, size in sizes.items():
-        if recorded.get(name, size) != size:
-            faults.append(f"{folder / name} has {size} bytes of {recorded[name]}")
+        faults = _missing_shards(folder, present)
+    for name in present:
+        if name in known:
+            faults += _differs(folder, known[name], "as it was fetched", stopping)
         elif reason := damage(folder / name):
             faults.append(reason)
     return faults
@@ -54,10 +55,8 @@ def hub_faults(folder: Path, listing: Listing, stopping: Stopping) -> dict[HubFi
         path = folder / file.path
         if not path.is_file():
             faults[file] = f"{path} is missing"
-        elif (size := path.stat().st_size) != file.size:
-            faults[file] = damage(path) or f"{path} has {size} bytes of {file.size}"
-        elif file.sha256 and _sha256(path, stopping) != file.sha256:
-            faults[file] = damage(path) or f"{path} is not the hub's file of that name"
+        elif differs := _differs(folder, file, "the hub's file of that name", stopping):
+            faults[file] = differs[0]
         elif reason := damage(path):
             if file.sha256:
                 path.unlink()
@@ -67,6 +66,25 @@ def hub_faults(folder: Path, listing: Listing, stopping: Stopping) -> dict[HubFi
     if theirs:
         raise StartupError(f"{'; '.join(theirs)}; that is how the hub has it: take another dataset or revision")
     return faults
+
+
+def sha256(path: Path, stopping: Stopping) -> str:
+    """Of the whole file, in hexadecimal. Raises `Stopped`."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            stopping.check()
+    return digest.hexdigest()
+
+
+def _differs(folder: Path, file: HubFile, what: str, stopping: Stopping) -> list[str]:
+    path = folder / file.path
+    if (size := path.stat().st_size) != file.size:
+        return [damage(path) or f"{path} has {size} bytes of {file.size}"]
+    if file.sha256 and sha256(path, stopping) != file.sha256:
+        return [damage(path) or f"{path} is not {what}"]
+    return []
 
 
 def _missing_shards(folder: Path, names: Iterable[str]) -> list[str]:
@@ -79,12 +97,3 @@ def _missing_shards(folder: Path, names: Iterable[str]) -> list[str]:
     return [
         f"{folder / 'data'} lacks its file *-{number:05}-of-{total:05}.parquet" for number, total in sorted(missing)
     ]
-
-
-def _sha256(path: Path, stopping: Stopping) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            stopping.check()
-    return digest.hexdigest()

@@ -1,12 +1,13 @@
 """What is done with all images of a run: checking them, or building those that are not good."""
 
+import contextlib
 import threading
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from swe_rollout.errors import ImageError
-from swe_rollout.prepare.build import Builder, Inspector, Places, locked
+from swe_rollout.prepare.build import MODE, Builder, Inspector, Places, locked
 from swe_rollout.prepare.crew import Crew
 from swe_rollout.prepare.disk import check_room, gb, too_low
 from swe_rollout.prepare.faults import BuildFault, Stopped, Throttled
@@ -20,6 +21,8 @@ from swe_rollout.prepare.tally import Tally
 _WAITING = 4
 """Images in work per job: most of them may be pausing before they are tried again."""
 _ADVICE = "; build it again"
+_QUIET_SECONDS = 10.0
+"""Between two lines about what is tried again: a registry that is down makes hundreds of builds fail alike."""
 
 
 class _Survey:
@@ -77,6 +80,7 @@ class BuildWork(_Survey):
         super().__init__(images, places, options, console, stop)
         self._slots = threading.Semaphore(options.max_jobs)
         self._gate = Gate(options.start_interval, stop)
+        self._quiet = Gate(_QUIET_SECONDS, stop)
         self._builder = Builder(
             options, places, self.manifest, LayerCache(places.cache, options.cache_bytes), self._gate, stop
         )
@@ -114,8 +118,11 @@ class BuildWork(_Survey):
                     self._build(image)
 
     def _is_good(self, image: str) -> bool:
-        if not self.places.sif(image).exists():
+        sif = self.places.sif(image)
+        if not sif.exists():
             return False
+        with contextlib.suppress(OSError):
+            sif.chmod(sif.stat().st_mode | MODE)
         try:
             entry = self.inspector.inspect(image)
         except ImageError as error:
@@ -137,5 +144,8 @@ class BuildWork(_Survey):
         self.progress.done(image, "built", entry.size, entry.seconds)
 
     def _pausing(self, fault: Exception, seconds: float) -> None:
-        if isinstance(fault, Throttled) and self._gate.close_for(seconds):
-            self.progress.say(f"{fault}: no build begins for {seconds:.0f} s", style="yellow")
+        if isinstance(fault, Throttled):
+            if self._gate.close_for(seconds):
+                self.progress.say(f"{fault}: no build begins for {seconds:.0f} s", style="yellow")
+        elif self._quiet.pass_now():
+            self.progress.say(f"{fault}; trying again in {seconds:.0f} s", style="yellow")
