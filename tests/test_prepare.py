@@ -127,7 +127,7 @@ def test_everything_through_a_day_of_faults_then_a_second_run_that_asks_nothing(
 
 
 def test_damaged_files_are_named_and_fetched_anew(hub: Hub, script: SetupScript) -> None:
-    parts = [f"data/train-0000{number}-of-00007.parquet" for number in range(7)]
+    parts = [f"data/train-0000{number}-of-00008.parquet" for number in range(8)]
     whole = {part: parquet(r2e_rows("pandas", [number])) for number, part in enumerate(parts)}
     hub.put(TRAIN_DATASET, REVISION, whole)
     code, said = script.run("--repos", "nobody", R2E_EVAL_DATASET="")
@@ -137,14 +137,18 @@ def test_damaged_files_are_named_and_fetched_anew(hub: Hub, script: SetupScript)
     for part, content in zip(parts, contents, strict=False):
         (folder / part).write_bytes(content)
     (folder / parts[5]).unlink()
+    # As long as it was, and its footer is whole.
+    with (folder / parts[6]).open("r+b") as file:
+        file.seek(100)
+        file.write(bytes(1000))
     asked = len(hub.requests)
 
     code, said = script.run("--check", R2E_EVAL_DATASET="")
 
     assert code == 1
-    for part in parts[:6]:
+    for part in parts[:7]:
         assert f"{folder / part} " in said
-    assert str(folder / parts[6]) not in said
+    assert str(folder / parts[7]) not in said
     assert len(hub.requests) == asked
 
     code, said = script.run("--repos", "nobody", R2E_EVAL_DATASET="")
@@ -152,7 +156,7 @@ def test_damaged_files_are_named_and_fetched_anew(hub: Hub, script: SetupScript)
     assert code == 2, said
     assert fetched(script) == whole
     # All once, and the damaged ones again.
-    assert hub.count("GET", "/cdn/") == 7 + 6
+    assert hub.count("GET", "/cdn/") == 8 + 7
 
 
 @pytest.mark.parametrize("is_large", [True, False])
@@ -208,6 +212,16 @@ def test_a_hub_that_stays_broken_is_asked_a_few_times_and_one_that_says_no_once(
     code, said = script.run(R2E_TRAIN_DATASET="", R2E_EVAL_SPLIT="validation")
     assert code == 1
     assert "no file data/validation-*.parquet: check R2E_EVAL_SPLIT (it has: dev, test)" in said
+
+
+def test_what_is_wrong_from_the_start_is_told_before_anything_is_fetched(hub: Hub, script: SetupScript) -> None:
+    code, said = script.run("--ids", "none.txt")
+    assert (code, hub.requests) == (2, [])
+    assert "--ids none.txt cannot be read" in said
+    script.sifs.touch()
+    code, said = script.run()
+    assert (code, hub.requests) == (1, [])
+    assert said.endswith(f"cannot write to {script.sifs}: Not a directory; set R2E_SIF_DIR to another\n")
 
 
 def test_another_revision_replaces_what_hf_had_fetched_though_hf_takes_the_old_for_good(
@@ -314,10 +328,17 @@ def test_only_what_is_asked_for(built: SetupScript) -> None:
     code, said = built.run("--limit", "1")
     assert code == 0, said
     assert "1 of 7 rows have their image" not in said
+    # What is told to be typed next must start, also if a mode has no image.
+    for row in DJANGO:
+        (built.sifs / sif_name(image_of(row))).unlink()
+    code, said = built.run("--repos", "pandas")
+    assert code == 0, said
+    assert "eval: no row has its image" in said
+    assert " AGENT_SERVER_CONFIG=data.eval= " in said
     for path in built.sifs.glob("*.sif"):
         path.unlink()
     ids = built.folder / "ids.txt"
-    ids.write_text(f"# mine\n{id_of(PANDAS[2])}\n\n{id_of(DJANGO[1])}\n")
+    ids.write_text(f"# mine\r\n{id_of(PANDAS[2])}\r\n\r\n{id_of(DJANGO[1])}\r\n", "utf-8-sig")
     named = {image_of(PANDAS[2]), image_of(DJANGO[1])}
 
     assert images("--ids", "ids.txt") == named
@@ -328,7 +349,12 @@ def test_only_what_is_asked_for(built: SetupScript) -> None:
     for flags, words in {
         ("--repos", "nump"): "no row is of the repo nump; there are: django/django, numpy, pandas",
         ("--repos", "numpy", "--ids", "ids.txt"): "0 of 7 rows name an image that is wanted",
-        ("--ids", "none.txt"): "--ids none.txt cannot be read",
+        ("--repos", " ,"): "--repos names no repo",
+        ("--min-free-gb", "inf"): "inf is not a finite number",
+        (
+            "--registry-mirror",
+            "ftp://here",
+        ): "registry mirror 'ftp://here' is not written [http://]HOST[:PORT][/PREFIX]",
         ("--check", "--prune"): "--check and --prune are two things",
         ("--prune", "--limit", "3"): "--limit, --repos and --ids do not go with it",
         ("--yes",): "--yes belongs to --prune",

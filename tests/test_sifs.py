@@ -220,6 +220,15 @@ def test_a_registry_that_throttles_for_good_is_given_up_and_one_that_wants_a_log
     assert sent["HEAD", "/v2/team/project_two/manifests/v1"] == "Bearer secret"
 
 
+def test_a_wish_to_wait_that_only_apptainer_hears_is_asked_for_again(folder: Folder) -> None:
+    one = IMAGES[0]
+    folder.registry.fail("GET", pulls(one), Answer(429))
+    folder.registry.fail("GET", manifests(one), Answer(429, {"Retry-After": "2"}))
+    assert folder.build([one]).n_built == 1
+    assert "429" in folder.printed
+    assert "no build begins for 2 s" in folder.printed
+
+
 @pytest.mark.parametrize("known", [False, True], ids=["found", "in the manifest"])
 def test_damaged_sifs_are_noticed_and_built_again_while_good_ones_stay(folder: Folder, good: Path, known: bool) -> None:
     shutil.copytree(good, folder.path, ignore=None if known else lambda *_: ["manifest.jsonl"])
@@ -246,6 +255,34 @@ def test_damaged_sifs_are_noticed_and_built_again_while_good_ones_stay(folder: F
     assert folder.sif(whole).stat().st_mtime_ns == before.st_mtime_ns
     assert folder.is_tidy()
     assert folder.check().n_kept == 5
+
+
+def test_what_is_not_as_it_was_verified(
+    folder: Folder, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(good, folder.path)
+    rotten, closed, copied, blocked, _ = IMAGES
+    # A program still runs in it: only its checksum tells.
+    with folder.sif(rotten).open("r+b") as file:
+        file.seek(35_000)
+        file.write(b"rotten")
+    folder.sif(closed).chmod(0o600)
+    os.utime(folder.sif(copied))
+    folder.sif(blocked).unlink()
+    folder.sif(blocked).mkdir()
+    checked = folder.check()
+    assert checked.failures.keys() == {rotten, closed, blocked}
+    assert "not the file that was verified before" in checked.failures[rotten]
+    assert "closed to the users of sandboxes" in checked.failures[closed]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("APPTAINER_TMPDIR", "relative")
+    report = folder.build()
+    assert (report.n_built, report.n_kept) == (1, 3)
+    assert report.failures == {blocked: f"{folder.sif(blocked)} is a folder: move it away"}
+    assert folder.sif(closed).stat().st_mode & 0o777 == 0o644
+    entries = {entry["image"]: entry for entry in folder.manifest()}
+    assert all(entry["digest"] for entry in entries.values())
+    assert folder.check().n_kept == 4
 
 
 def test_a_build_that_is_killed_half_way_leaves_no_process_and_is_taken_up_again(folder: Folder) -> None:
