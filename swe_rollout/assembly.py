@@ -141,9 +141,9 @@ def open_workshop(settings: Settings, *, manifest: Path | None = None) -> Worksh
             cwd=config.environment.cwd,
             limits=_limits(config.environment),
         )
-        image = next(task.sif for tasks in loaded.values() for task in tasks.tasks)
-        try_sandbox(host, image)
-        host = with_cgroups(host, image)
+        images = list(dict.fromkeys(task.sif for tasks in loaded.values() for task in tasks.tasks))
+        try_sandbox(host, *images)
+        host = with_cgroups(host, images[0])
         networks = config.environment.network.model_dump()
         hosts: dict[Mode, SandboxHost] = {mode: dataclasses.replace(host, network=networks[mode]) for mode in loaded}
         for mode in [mode for mode in loaded if networks[mode] == "host"]:

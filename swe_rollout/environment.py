@@ -12,6 +12,8 @@ from minisweagent.exceptions import Submitted
 from swe_rollout.config import EnvironmentSection
 from swe_rollout.sandbox.channel import CommandResult
 
+SUBMISSION_LIMIT = 1 << 20
+"""Characters. Each is kept in memory, the journal and the session's folder, as up to six bytes."""
 SUBMIT_MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
@@ -66,6 +68,8 @@ class SandboxEnvironment:
         lines = output.lstrip().splitlines(keepends=True)
         if lines and lines[0].strip() == SUBMIT_MARKER:
             submission = "".join(lines[1:])
+            if (surplus := len(submission) - SUBMISSION_LIMIT) > 0:
+                submission = f"{submission[:SUBMISSION_LIMIT]}\n[{surplus} characters left out]\n"
             raise Submitted(
                 {
                     "role": "exit",

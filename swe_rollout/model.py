@@ -30,6 +30,8 @@ from swe_rollout.errors import Cancelled, ModelError
 
 CONTEXT_EXIT_STATUS = "ContextWindowExceededError"
 _TOO_LONG = re.compile(r"context_length_exceeded|maximum context length|context window|too long", re.IGNORECASE)
+_KEPT_CHARACTERS = 64_000
+"""Of an output in the trajectory: many times what the model was shown of it."""
 _KEEP_ALIVE = [
     # Relax may hold a request for hours: the connection must not look dead to what lies between.
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -199,6 +201,8 @@ class RelaxModel:
             observation_template=self.config.observation_template,
             template_vars=template_vars,
         )
+        for observed in messages:
+            observed["extra"]["raw_output"] = _shortened(observed["extra"]["raw_output"])
         return messages
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
@@ -217,6 +221,13 @@ class RelaxModel:
 
 def _no_number(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
+
+
+def _shortened(output: str) -> str:
+    if len(output) <= _KEPT_CHARACTERS:
+        return output
+    half = _KEPT_CHARACTERS // 2
+    return f"{output[:half]}\n[{len(output) - 2 * half} characters left out]\n{output[-half:]}"
 
 
 def _as_text(arguments: Any) -> str:

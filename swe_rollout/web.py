@@ -5,7 +5,7 @@ import hmac
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from flask import Flask, Response, jsonify, request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException
 from swe_rollout.answers import Created, Health, Readiness, RowList, SessionList, SessionView, SlotCounts
 from swe_rollout.metrics import Metrics
 from swe_rollout.openapi import Operation, describes, document
-from swe_rollout.session import RequestError, SessionRequest
+from swe_rollout.session import Mode, RequestError, SessionRequest, Status
 from swe_rollout.sessions import RETRY_AFTER_SECONDS, Sessions
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class ReadQuery(BaseModel):
 class FindQuery(BaseModel):
     """The query of a list call: what sessions must have, if anything."""
 
-    status: str = ""
-    mode: str = ""
+    status: Status | Literal[""] = ""
+    mode: Mode | Literal[""] = ""
     group_id: str = ""
 
 
@@ -53,7 +53,7 @@ class RowQuery(BaseModel):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    mode: str = ""
+    mode: Mode | Literal[""] = ""
     trouble: bool = False
     """Whether to tell only of rows that are in trouble."""
 
@@ -100,10 +100,10 @@ def create_app(
         return "", 204
 
     @app.get("/sessions")
-    @describes(Operation({200: SessionList}, query=FindQuery))
+    @describes(Operation({200: SessionList}, refusals=(400,), query=FindQuery))
     def find() -> Response:
         """The sessions that match, newest first."""
-        query = FindQuery.model_validate(request.args.to_dict())
+        query = _valid(lambda: FindQuery.model_validate(request.args.to_dict()))
         found = sessions.list(status=query.status or None, mode=query.mode or None, group_id=query.group_id or None)
         return _json(SessionList(sessions=[session.summary() for session in found]))
 

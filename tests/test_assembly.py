@@ -113,10 +113,11 @@ def test_a_real_server_starts_serves_and_leaves_nothing(open_folder: Callable[[]
             f"WARNING train: image {none} is not a SIF file (0 bytes); build it again",
             f"WARNING train: image {page} is not a SIF file (16 bytes); build it again",
             "WARNING train: rows left out, expected_output_json names no test: calc__000000000000",
-            lines[4],
+            *lines[4:],
         ]
         assert lines[4].startswith("WARNING eval: rows left out, ")
         assert lines[4].endswith(": unknown__project-1")
+        assert [line for line in lines[5:] if not line.startswith("INFO limits of sandboxes are held ")] == []
         assert (
             " train: 1 of 6 rows (1 bad), 1 of 5 images (1 missing, 3 damaged);"
             " eval: 1 of 2 rows (1 bad), 1 images; slots: train 64, eval 64, scoring "

@@ -392,7 +392,9 @@ def test_listing_counts_and_metrics(serve: Serve) -> None:
     assert listed(status="completed") == [a]
     assert listed(mode="train") == [c, a]
     assert listed(mode="train", group_id="c", status="running") == [c]
-    assert listed(status="nonsense") == []
+    for path in ("/sessions?status=nonsense", "/sessions?mode=nonsense", "/tasks?mode=nonsense"):
+        refused = server.http.get(path)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_field"), path
 
     with server.parts.slots["train"].hold(Cancellation()):
         ready = server.http.get("/readyz").json()

@@ -122,6 +122,13 @@ def test_disk(host: SandboxHost, sif: Path) -> None:
 _COUNT = "for p in /proc/[0-9]*; do [ -e $p/exe ] && echo $p; done | wc -l"
 
 
+def test_disk_of_empty_files(host: SandboxHost, sif: Path) -> None:
+    with running(limited(host, disk_bytes=32 * MB), sif, Cancellation()) as sandbox:
+        run(sandbox, "mkdir many; cd many; touch {1..1000}")
+        assert run(sandbox, "sleep 1.2").killed == ""
+        assert re.search(r"files on disk take \d+ MB", run(sandbox, "touch {1001..4000}; sleep 50").killed)
+
+
 @pytest.mark.parametrize("host", ["root"], indirect=True)
 def test_a_fork_bomb_of_root(host: SandboxHost, sif: Path) -> None:
     """The kernel does not count root's processes; for other users see `test_sandbox.py`."""

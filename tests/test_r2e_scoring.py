@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +131,17 @@ def test_reason_is_cut_outside_brackets_and_a_cut_key_must_be_unambiguous() -> N
     assert grade(passed, 0, {"test_a[x]": "PASSED", "test_a[x": "PASSED"}).reward == 0.0
     # A reason of very many " - " is neither slow nor fatal.
     assert grade(summary(f"FAILED {T}test_a[" + " - " * 300_000), 1, {"test_a": "PASSED"}).reward == 0.0
+
+
+def test_a_log_that_is_made_to_be_large_when_read_is_not() -> None:
+    lines = [f"FAILED {T}test_a[{number}" + "x" * 40_000 + " - a" * 60 for number in range(50)]
+    for log in (summary(*lines), summary("FAILED " + "x" * 2_000_000 + " - a" * 60), summary(*["x"] * 1_000_000)):
+        tracemalloc.start()
+        assert grade(log, 1, {"test_a": "PASSED"}).reward == 0.0
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        # In copies of the log, and what any other log takes.
+        assert peak < 6 * len(log) + 5_000_000
 
 
 def test_expected_failures_are_compared_and_quiet_statuses_only_if_listed() -> None:

@@ -185,6 +185,28 @@ def test_the_patch_is_what_was_changed(server: Server) -> None:
     assert b"\x1b" not in patch
 
 
+def test_what_a_session_leaves_is_bounded(server: Server) -> None:
+    acts = [
+        "head -c 8000000 /dev/zero",
+        server.gold,
+        f"echo {MARKER}; head -c 3000000 /dev/zero",
+    ]
+    view = server.play("large", acts)
+    assert (view["reward"], view["reason"]) == (1.0, "all 60 tests as expected")
+    assert view["submission"].endswith("\0\n[1951424 characters left out]\n")
+    folder = server.folder(view["session_id"])
+    (observed,) = [
+        message["extra"]["raw_output"]
+        for message in json.loads((folder / "trajectory.traj.json").read_text())["messages"]
+        if "characters left out" in message.get("extra", {}).get("raw_output", "")
+    ]
+    assert len(observed) < 70_000
+
+    view = server.play("noise", [f"{server.gold}\nhead -c 16000000 /dev/urandom > noise.bin", f"echo {MARKER}"])
+    assert (view["status"], view["reward"]) == ("completed", 0.0)
+    assert "the change is larger than 16 MB as a git patch" in view["reason"]
+
+
 def test_the_agent_sees_neither_tests_nor_future(server: Server) -> None:
     look = (
         "find / -path /proc -prune -o \\( -name 'r2e_tests*' -o -name 'run_tests.sh' \\) -print; echo END",

@@ -455,10 +455,10 @@ def test_images_that_cannot_be_used(safe_host: SandboxHost, sif: Path, tmp_path:
     sandbox.discard()
 
 
-def _try(confinement: Confinement, folder: Path, image: Path) -> None:
+def _try(confinement: Confinement, folder: Path, *images: Path) -> None:
     scratch = open_scratch(folder, "probe", confinement)
     try:
-        try_sandbox(SandboxHost(confinement, scratch), image)
+        try_sandbox(SandboxHost(confinement, scratch), *images)
     finally:
         scratch.close()
 
@@ -468,10 +468,10 @@ def test_a_machine_that_cannot_run_sandboxes_is_told_what_to_set(
 ) -> None:
     """Each with a real filesystem of the wrong kind, a closed folder, a closed device."""
 
-    def said(wanted: str, folder: Path, image: Path = sif) -> str:
+    def said(wanted: str, folder: Path, *images: Path) -> str:
         confinement = choose(wanted, USER)
         with pytest.raises(StartupError) as caught:
-            _try(confinement, folder, image)
+            _try(confinement, folder, sif, *images)
         return str(caught.value)
 
     with pytest.raises(StartupError, match="there is no user 'nobody-here'"):
@@ -485,9 +485,12 @@ def test_a_machine_that_cannot_run_sandboxes_is_told_what_to_set(
     assert "set AGENT_SERVER_TMP_DIR to a folder that every user can enter" in said("auto", closed)
     (opened / "file").touch()
     assert "cannot make a scratch folder" in said("auto", opened / "file")
-    image = closed / "image.sif"
-    image.symlink_to(sif)
-    assert "chmod o+rX" in said("auto", opened, image)
+    images = [closed / "a b.sif", closed / "image.sif"]
+    for image in images:
+        image.symlink_to(sif)
+    closed_images = said("auto", opened, *images)
+    assert closed_images.startswith(f"sandboxes cannot read {images[0]} and 1 more ")
+    assert "chmod o+rX" in closed_images
 
     os.mknod(tmp_path / "closed-fuse", stat.S_IFCHR | 0o600, Path("/dev/fuse").stat().st_rdev)
     closed_device = _probe(f"mount --bind {tmp_path}/closed-fuse", Path("/dev/fuse"))

@@ -406,6 +406,11 @@ def pytest_runtest_makereport():
             "patch_refused",
         ),
         "corrupt": (GOLD.replace("-1,5 +1,", "-1,9 +1,"), 0.0, "patch_refused"),
+        "words of the machine": (
+            GOLD.replace("xmltodict.py", "No space left on device"),
+            0.0,
+            "patch_refused",
+        ),
         "of another tree": (GOLD.replace(" #!/usr", " #!/opt"), 0.0, "patch_refused"),
         "wrong": (edited(ANSWER.format(41)), 0.0, "graded"),
         "skips": (edited("import pytest\n" + ANSWER.format("pytest.skip('no')")), 0.0, "graded"),
@@ -485,7 +490,7 @@ EOF
         "true": (1.0, "graded", "all 1 tests as expected"),
         "false": (0.0, "no_results", "no results that can be believed"),
         "sleep 600": (0.0, "timed_out", "scoring timed out: the hidden tests did not end within 4 s"),
-        "yes | head -c 70000000": (0.0, "no_results", "printed more than 64 MB"),
+        "yes | head -c 17000000": (0.0, "no_results", "printed more than 16 MB"),
         "kill -9 $$": (0.0, "no_results", "holds no '>>>>> End Test Output'"),
     }
     with ThreadPoolExecutor(3) as pool:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from swe_rollout.cancellation import Cancellation
@@ -45,17 +46,21 @@ def open_scratch(tmp_dir: Path, run_id: str, confinement: Confinement) -> Scratc
         ) from None
 
 
-def try_sandbox(host: SandboxHost, image: Path) -> None:
-    """Start one sandbox from `image` and use it. Raises `StartupError` that says what to set."""
+def try_sandbox(host: SandboxHost, *images: Path) -> None:
+    """Start one sandbox from the first of `images` and use it; of the others, look whether sandboxes can read them.
+
+    Raises `StartupError` that says what to set.
+    """
     confinement, scratch = host.confinement, host.scratch.folder
     if not _may(confinement, "-x", scratch):
         raise StartupError(
             f"sandboxes cannot enter {scratch} ({confinement.reason}): "
             "set AGENT_SERVER_TMP_DIR to a folder that every user can enter, for example below /tmp"
         )
-    if not _may(confinement, "-r", image):
+    if closed := _closed(confinement, images):
+        more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
         raise StartupError(
-            f"sandboxes cannot read {image} ({confinement.reason}): make the file and the folders above it "
+            f"sandboxes cannot read {closed[0]}{more} ({confinement.reason}): make the file and the folders above it "
             "readable for every user (chmod o+rX), or set R2E_SIF_DIR to such a folder"
         )
     if confinement.needs_fuse and not (
@@ -65,7 +70,7 @@ def try_sandbox(host: SandboxHost, image: Path) -> None:
             f"/dev/fuse is missing or closed to sandboxes ({confinement.reason}): open it with `chmod 666 /dev/fuse`"
         )
     try:
-        with running(host, image, Cancellation()) as sandbox:
+        with running(host, images[0], Cancellation()) as sandbox:
             result = sandbox.run(_EXERCISE, timeout=_SECONDS, cancellation=Cancellation())
     except ImageError as error:
         raise StartupError(str(error)) from None
@@ -79,6 +84,14 @@ def try_sandbox(host: SandboxHost, image: Path) -> None:
 
 def _may(confinement: Confinement, right: str, path: Path) -> bool:
     return subprocess.run([*confinement.drop(), "test", right, path], check=False).returncode == 0
+
+
+def _closed(confinement: Confinement, images: Iterable[Path]) -> list[str]:
+    """Those that the sandboxes' user may not read; one process for all, of which there may be thousands."""
+    look = 'while IFS= read -r -d "" image; do [ -r "$image" ] || printf "%s\\0" "$image"; done'
+    names = b"".join(os.fsencode(image) + b"\0" for image in images)
+    found = subprocess.run([*confinement.drop(), "bash", "-c", look], input=names, stdout=subprocess.PIPE, check=False)
+    return [os.fsdecode(name) for name in found.stdout.split(b"\0") if name]
 
 
 def _advice(scratch: Path) -> str:

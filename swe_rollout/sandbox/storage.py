@@ -10,6 +10,8 @@ from pathlib import Path
 
 _SLICE = 128
 """Entries of a layer between two looks at the clock."""
+_INODE_BYTES = 16 << 10
+"""For each file and folder: a disk of ext4 is made with one inode for so much, and can run out of either."""
 _LOOP_FDS = (8, 9)
 """See `loop.sh`."""
 
@@ -17,8 +19,8 @@ _LOOP_FDS = (8, 9)
 class LayerSize:
     """Measures one layer again and again, a little at a time, so that a huge one delays nothing but its own figure.
 
-    Counts blocks, not lengths: a sparse file takes what it takes. Not seen: files that are deleted but still open, and
-    what a folder holds that the server's user may not enter.
+    Counts blocks, not lengths: a sparse file takes what it takes, and an empty one its inode. Not seen: files that are
+    deleted but still open, and what a folder holds that the server's user may not enter.
     """
 
     def __init__(self, layer: Path) -> None:
@@ -69,11 +71,12 @@ def _walk(layer: Path) -> Iterator[float | None]:
                         status = entry.stat(follow_symlinks=False)
                     except OSError:
                         continue
+                    size = status.st_blocks * 512 + _INODE_BYTES
                     if entry.is_dir(follow_symlinks=False):
-                        total += status.st_blocks * 512
+                        total += size
                         folders.append(f"{folder}/{entry.name}")
                     else:
-                        total += status.st_blocks * 512 / max(1, status.st_nlink)
+                        total += size / max(1, status.st_nlink)
         except OSError:
             continue
         finally:

@@ -1,6 +1,7 @@
 """The image's own tree in a sandbox that no agent was in: what every judgement starts from."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,13 +9,18 @@ from pathlib import Path
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.config import SetupSection
 from swe_rollout.errors import AgentFault, ScoringError
-from swe_rollout.sandbox.channel import CommandResult
+from swe_rollout.sandbox.channel import OUTPUT_LIMIT_BYTES, CommandResult
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
 from swe_rollout.scoring.verdict import Verdict
 
-LOG_LIMIT_BYTES = 64 << 20
+LOG_LIMIT_BYTES = 16 << 20
 """Of what hidden tests print. What is left out of a longer log could be the end of the real run, with a forged one
 behind it."""
+PATCH_LIMIT_BYTES = 16 << 20
+"""Of a change as a git patch, which is stored with its session."""
+_LOW_BYTES = 1 << 30
+_LOW_INODES = 10_000
+"""With less left, a step may have failed for it, also if some has become free since."""
 
 _HERE = Path(__file__).parent
 _APPLY = (_HERE / "apply.sh").read_text()
@@ -29,8 +35,10 @@ class FreshTree:
     setup: SetupSection
     cancellation: Cancellation
 
-    def run(self, script: str) -> CommandResult:
-        return self.sandbox.run(script, timeout=self.setup.timeout, cancellation=self.cancellation)
+    def run(self, script: str, *, output_limit: int = OUTPUT_LIMIT_BYTES) -> CommandResult:
+        return self.sandbox.run(
+            script, timeout=self.setup.timeout, cancellation=self.cancellation, output_limit=output_limit
+        )
 
     def run_tests(self, command: str, seconds: float) -> CommandResult:
         return self.sandbox.run(command, timeout=seconds, cancellation=self.cancellation, output_limit=LOG_LIMIT_BYTES)
@@ -61,15 +69,19 @@ class FreshTree:
         self.must(f"set -- base\n{_PATCH}", "git cannot read the tree")
         applied = self.run(script)
         if failed(applied):
-            check_space(applied)
+            check_space(self, applied)
             raise AgentFault("ChangeUnreadable", f"{failure}: {tail(applied)}")
         return self.patch()
 
     def patch(self) -> bytes:
         """What the tree differs in from its state before the change, as a git patch; raises as `lay_over`."""
-        patch = self.run(f"set -- patch\n{_PATCH}")
+        patch = self.run(f"set -- patch\n{_PATCH}", output_limit=PATCH_LIMIT_BYTES)
         if failed(patch):
             raise AgentFault("ChangeUnreadable", f"git cannot read the changed tree: {tail(patch)}")
+        if patch.elided:
+            raise AgentFault(
+                "ChangeUnreadable", f"the change is larger than {PATCH_LIMIT_BYTES >> 20} MB as a git patch"
+            )
         return patch.raw
 
 
@@ -101,9 +113,14 @@ def failed(result: CommandResult) -> bool:
     return result.returncode != 0 or result.timed_out
 
 
-def check_space(result: CommandResult) -> None:
-    """Raise `ScoringError` if a step failed because the machine has no space left."""
-    if "No space left on device" in result.output:
+def check_space(tree: FreshTree, result: CommandResult) -> None:
+    """Raise `ScoringError` if a step failed because the machine has no space left.
+
+    What the step printed is the agent's text too, so the disk is asked.
+    """
+    disk = os.statvfs(tree.sandbox.layer)
+    is_low = disk.f_bavail * disk.f_frsize < _LOW_BYTES or (disk.f_files > 0 and disk.f_favail < _LOW_INODES)
+    if is_low and "No space left on device" in result.output:
         raise ScoringError(f"the scratch folder is full: {tail(result)}")
 
 

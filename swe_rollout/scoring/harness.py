@@ -16,7 +16,7 @@ from swe_rollout.slots import Slots
 log = logging.getLogger(__name__)
 
 GRADING_SECONDS = 120.0
-"""A log of 64 MB takes a parser a few seconds; one that was made to be slow takes for ever."""
+"""A log of 16 MB takes a parser a few seconds; one that was made to be slow takes for ever."""
 _INSTALL = "uv pip install swebench==5.0.2"
 _TRIES = 2
 _ASKED = ("instance_id", "repo", "version", "log_parser", "eval_type", "eval_script")

@@ -51,7 +51,7 @@ class HiddenRun:
         """
         ready = tree.run(self._before())
         if failed(ready):
-            check_space(ready)
+            check_space(tree, ready)
             raise AgentFault("TreeUnreadable", f"the hidden tests cannot be put in the tree: {tail(ready)}")
         result = tree.run_tests(self._setting() + command, seconds)
         tree.sandbox.close()

@@ -51,12 +51,12 @@ class Leftovers:
 
         Returns their paths as a shell writes them; empty if nothing had to be done. Raises `AgentFault`.
         """
-        result = self.tree.run(_step("withdraw", *PROTECTED_NAMES, "--", *self.shadows))
-        return _must_read(result, "what the change leaves in the tree").output.splitlines()
+        script = _step("withdraw", *PROTECTED_NAMES, "--", *self.shadows)
+        return _must_read(self.tree, script, "what the change leaves in the tree").output.splitlines()
 
 
 def _added(tree: FreshTree) -> list[str]:
-    listed = _must_read(tree.run(_step("added")), "the change")
+    listed = _must_read(tree, _step("added"), "the change")
     if listed.elided:
         raise AgentFault("ChangeUnreadable", "the change adds more files at the tree's top than can be listed")
     return listed.raw.decode("utf-8", "surrogateescape").split("\0")[:-1]
@@ -79,9 +79,10 @@ def _shadows(tree: FreshTree, added: Sequence[str]) -> list[str]:
     return [path for entry in entries for path in added if path == entry or path.startswith(f"{entry}/__init__.")]
 
 
-def _must_read(result: CommandResult, what: str) -> CommandResult:
+def _must_read(tree: FreshTree, script: str, what: str) -> CommandResult:
+    result = tree.run(script)
     if failed(result):
-        check_space(result)
+        check_space(tree, result)
         raise AgentFault("ChangeUnreadable", f"{what} cannot be read: {tail(result)}")
     return result
 

@@ -16,6 +16,8 @@ from pathlib import PurePosixPath
 
 _MODULE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<end>(?:\.[A-Za-z0-9_-]+)?\.(?:so|pyd)|\.pyc?|\.pyw)")
 _MARK = "importable elsewhere:"
+_NO_NAME = "- no more names -"
+"""Ends the list of names, which the agent has chosen: none of them can be this, nor hold a line of its own."""
 
 # Every Python from 3.6 on. Finders of editable installs lead back into the tree; `.venv` is in the tree, but not of it.
 _PROBE = f"""
@@ -68,7 +70,8 @@ def probe_script(names: Iterable[str], tree: str, python: str) -> str:
     It has to run in the tree, before the change is there, in the environment in which the tests will run.
     """
     asked = "\n".join(names)
-    return f"{shlex.quote(python)} -W ignore -c {shlex.quote(_PROBE)} {shlex.quote(tree)} <<'NAMES'\n{asked}\nNAMES\n"
+    ask = shlex.join([python, "-W", "ignore", "-c", _PROBE, tree])
+    return f"{ask} <<'{_NO_NAME}'\n{asked}\n{_NO_NAME}\n"
 
 
 def shadowing(output: str, modules: Mapping[str, list[str]]) -> list[str]:

@@ -4,6 +4,7 @@ The code under test writes into the same log, so nothing here is trusted by its 
 hold several endings (a test that prints one, a forged one at exit); all are read, and `r2e.py` decides.
 """
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ _SUBTEST = re.compile(r"SUB(FAILED|XFAIL)(?:[\[(].*?[\])])? ([^\s\[\]()]+::.+)")
 _FOLDED = re.compile(r"SKIPPED[ \t]+\[\d+\] ")
 _UNITTEST_TOTAL = re.compile(r"FAILED \([a-z ]+=\d+(?:, [a-z ]+=\d+)*\)")
 _PHASE = re.compile(r"at (?:setup|call|teardown) of ")
-_MOST_CUTS = 50
+_MOST_CUTS = 20
+_LONGEST_LINE = 8192
+"""Characters of a line that are looked at: more than any id has. The code under test may print lines of megabytes."""
 _COUNT = r"[0-9]{1,9} [a-z]+(?: [a-z]+)?"
 _TOTALS = re.compile(rf"=* ?(no tests ran|{_COUNT}(?:, {_COUNT})*) in \d+(?:\.\d+)? ?s(?:econds)?(?: \([^()]*\))? ?=*")
 
@@ -61,7 +64,9 @@ def plain(text: str) -> str:
 def read_endings(log: str) -> list[Ending]:
     """Every summary in the log, in order; empty if there is no heading."""
     endings: list[Ending] = []
-    for line in plain(log).split("\n"):
+    # Line by line: a list of all would take many times the log's own size.
+    for line in io.StringIO(plain(log), newline="\n"):
+        line = line[:_LONGEST_LINE].removesuffix("\n")
         if _TITLE in line and _HEADING.fullmatch(line):
             endings.append(Ending())
         elif endings:

@@ -113,13 +113,13 @@ def _apply(tree: FreshTree) -> Verdict | None:
     tree.must(_step("keep"), "the tree cannot be read")
     applied = tree.run(_step("apply"))
     if failed(applied):
-        check_space(applied)
+        check_space(tree, applied)
         return Verdict.zero(f"the submission does not apply: {tail(applied)}", status="patch_refused")
     restored = tree.run(_step("restore"))
     if restored.returncode == _NOTHING_LEFT and not restored.timed_out:
         return Verdict.zero("nothing was changed but tests and what configures them", status="no_change")
     if failed(restored):
-        check_space(restored)
+        check_space(tree, restored)
         reason = f"the submission leaves no tree that can be tested: {tail(restored)}"
         return Verdict.zero(reason, status="patch_refused")
     return None
