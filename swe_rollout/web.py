@@ -43,8 +43,8 @@ class ReadQuery(BaseModel):
 class FindQuery(BaseModel):
     """The query of a list call: what sessions must have, if anything."""
 
-    status: Status | Literal[""] = ""
-    mode: Mode | Literal[""] = ""
+    status: Literal["", Status] = ""
+    mode: Literal["", Mode] = ""
     group_id: str = ""
 
 
@@ -53,7 +53,7 @@ class RowQuery(BaseModel):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    mode: Mode | Literal[""] = ""
+    mode: Literal["", Mode] = ""
     trouble: bool = False
     """Whether to tell only of rows that are in trouble."""
 

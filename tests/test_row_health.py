@@ -94,7 +94,7 @@ def test_what_sessions_tell_of_their_rows(serve: Callable[..., Server], caplog: 
 
     assert rows(server.http, trouble=1) == known[:3]
     assert rows(server.http, mode="eval", trouble="true") == known[1:2]
-    assert rows(server.http, mode="nonsense") == []
+    assert server.http.get("/tasks?mode=nonsense").status_code == 400
     tasks = server.http.get("/readyz").json()["tasks"]
     assert [(tasks[mode]["set_aside"], tasks[mode]["in_trouble"]) for mode in ("train", "eval")] == [(1, 2), (0, 1)]
     metrics = server.http.get("/metrics").text.splitlines()
