@@ -85,7 +85,7 @@ class Inspector:
         if known := self.known(image):
             return known
         verify(sif, log, self._stop)
-        if not is_open(sif):
+        if not is_open(sif.stat()):
             raise ImageError(f"image {sif} is closed to the users of sandboxes: chmod o+r; build it again")
         entry = entry_of(image, sif, "", began, self._stop)
         before = self._manifest.last(image)

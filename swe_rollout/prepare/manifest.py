@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import stat
 import threading
 from dataclasses import asdict, dataclass, fields
@@ -31,9 +32,9 @@ class Entry:
 _FIELDS = {field.name for field in fields(Entry)}
 
 
-def is_open(sif: Path) -> bool:
+def is_open(sif: os.stat_result) -> bool:
     """Whether every user may read it: sandboxes run as another one than who builds."""
-    return bool(sif.stat().st_mode & stat.S_IROTH)
+    return bool(sif.st_mode & stat.S_IROTH)
 
 
 class Manifest:
@@ -68,7 +69,7 @@ class Manifest:
         except OSError:
             return None
         same = entry is not None and (found.st_size, found.st_mtime_ns) == (entry.size, entry.mtime_ns)
-        return entry if same and is_open(sif) else None
+        return entry if same and is_open(found) else None
 
     def last(self, image: str) -> Entry | None:
         """How `image` was when it was last found good."""

@@ -5,6 +5,7 @@ which are good. A run that was killed leaves only what the next one sweeps.
 """
 
 import contextlib
+import errno
 import os
 import tempfile
 import threading
@@ -50,8 +51,8 @@ def make_folder(sif_dir: Path) -> None:
             sif_dir.chmod(0o755)
         for folder in (setup, setup / "locks", setup / "logs"):
             folder.mkdir(mode=0o700, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=setup):
-            pass
+        if not os.access(setup, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise StartupError(f"cannot write to {sif_dir}: {error.strerror}; set R2E_SIF_DIR to another") from None
 

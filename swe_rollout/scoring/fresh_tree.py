@@ -77,6 +77,7 @@ class FreshTree:
         """What the tree differs in from its state before the change, as a git patch; raises as `lay_over`."""
         patch = self.run(f"set -- patch\n{_PATCH}", output_limit=PATCH_LIMIT_BYTES)
         if failed(patch):
+            check_space(self, patch)
             raise AgentFault("ChangeUnreadable", f"git cannot read the changed tree: {tail(patch)}")
         if patch.elided:
             raise AgentFault(
