@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from swe_rollout.config import EnvironmentSection, RolloutConfig
     from swe_rollout.rollout import Rollout
     from swe_rollout.sandbox.limits import Limits
+    from swe_rollout.sandbox.sandbox import Network
 
 log = logging.getLogger(__name__)
 
@@ -142,12 +143,15 @@ def open_workshop(settings: Settings, *, manifest: Path | None = None) -> Worksh
             limits=_limits(config.environment),
         )
         images = list(dict.fromkeys(task.sif for tasks in loaded.values() for task in tasks.tasks))
-        try_sandbox(host, *images)
-        host = with_cgroups(host, images[0])
-        networks = config.environment.network.model_dump()
-        hosts: dict[Mode, SandboxHost] = {mode: dataclasses.replace(host, network=networks[mode]) for mode in loaded}
+        networks = {mode: getattr(config.environment.network, mode) for mode in loaded}
         for mode in [mode for mode in loaded if networks[mode] == "host"]:
             log.warning("%s: sandboxes have this machine's network (environment.network.%s=host)", mode, mode)
+        of_network: dict[Network, SandboxHost] = {}
+        for network in dict.fromkeys(networks.values()):
+            of_network[network] = dataclasses.replace(host, network=network)
+            try_sandbox(of_network[network], *images)
+            of_network[network] = with_cgroups(of_network[network], images[0])
+        hosts = {mode: of_network[network] for mode, network in networks.items()}
         slots: dict[Mode, Slots] = {
             "train": Slots(settings.train_concurrency),
             "eval": Slots(settings.eval_concurrency),

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import json
+import os
 import re
+import shutil
 import socket
 import subprocess
 import time
@@ -194,8 +196,9 @@ def test_cgroups(cgroups: SandboxHost, sif: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["auto"], indirect=True)
-def test_no_cgroups_for_a_user_without_a_session(host: SandboxHost, sif: Path) -> None:
-    assert with_cgroups(limited(host, memory_bytes=150 * MB), sif) == limited(host, memory_bytes=150 * MB)
+def test_a_user_for_whom_no_cgroups_may_be_made(host: SandboxHost, sif: Path) -> None:
+    with running(with_cgroups(limited(host, memory_bytes=150 * MB), sif), sif, Cancellation()) as sandbox:
+        assert run(sandbox, "echo works").output == "works\n"
 
 
 def test_network(host: SandboxHost, sif: Path) -> None:
@@ -212,7 +215,12 @@ def test_whole_sessions(samples: Path, open_folder: Callable[[], Path]) -> None:
     """The agent is told, and has one command to make room; in the judge's sandbox the same is a zero, and no error."""
     fill = "head -c 100M /dev/zero > /tmp/file; sleep 50"
     specs = ("environment.disk_limit_mb=64", "environment.network.train=host", f"scoring.command={fill}")
-    with contextlib.contextmanager(served)(samples, open_folder(), *specs) as server:
+    # Of a machine that lets nobody make a network.
+    apptainer = open_folder() / "apptainer"
+    apptainer.write_text(f'#!/bin/sh\n[ "${{*##* none *}}" ] && exec {shutil.which("apptainer")} "$@"\n')
+    apptainer.chmod(0o755)
+    path = f"{apptainer.parent}:{os.environ['PATH']}"
+    with contextlib.contextmanager(served)(samples, open_folder(), *specs, PATH=path) as server:
         assert "train: sandboxes have this machine's network" in server.said
         view = server.play("filled", [fill, "true", "true"])
         assert (view["status"], view["reward"], view["n_calls"]) == ("completed", 0.0, 2)

@@ -203,7 +203,8 @@ def setup(
         typer.echo(f"{NAME}: {error}", err=True)
         code = 2
     except OSError as error:
-        typer.echo(f"{NAME}: {error.filename or ''}: {error.strerror or error}", err=True)
+        what = f"{error.filename}: {error.strerror}" if error.filename else error
+        typer.echo(f"{NAME}: {what}", err=True)
         code = 1
     except StartupError as error:
         typer.echo(f"{NAME}: {error}", err=True)

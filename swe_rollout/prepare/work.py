@@ -12,7 +12,7 @@ from swe_rollout.prepare.crew import Crew
 from swe_rollout.prepare.disk import check_room, gb, too_low
 from swe_rollout.prepare.faults import BuildFault, Stopped, Throttled
 from swe_rollout.prepare.folders import LayerCache
-from swe_rollout.prepare.manifest import Manifest
+from swe_rollout.prepare.manifest import Manifest, is_open
 from swe_rollout.prepare.plan import BuildOptions, BuildReport
 from swe_rollout.prepare.progress import Progress
 from swe_rollout.prepare.retry import Gate, persistently
@@ -122,7 +122,8 @@ class BuildWork(_Survey):
         if not sif.exists():
             return False
         with contextlib.suppress(OSError):
-            sif.chmod(sif.stat().st_mode | MODE)
+            if not is_open(found := sif.stat()):
+                sif.chmod(found.st_mode | MODE)
         try:
             entry = self.inspector.inspect(image)
         except ImageError as error:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from swe_rollout.cancellation import Cancellation
@@ -86,11 +86,13 @@ def _may(confinement: Confinement, right: str, path: Path) -> bool:
     return subprocess.run([*confinement.drop(), "test", right, path], check=False).returncode == 0
 
 
-def _closed(confinement: Confinement, images: Iterable[Path]) -> list[str]:
-    """Those that the sandboxes' user may not read; one process for all, of which there may be thousands."""
+def _closed(confinement: Confinement, images: Sequence[Path]) -> list[str]:
+    """Those that the sandboxes' user may not read, or all if that cannot be seen; one process for thousands."""
     look = 'while IFS= read -r -d "" image; do [ -r "$image" ] || printf "%s\\0" "$image"; done'
     names = b"".join(os.fsencode(image) + b"\0" for image in images)
     found = subprocess.run([*confinement.drop(), "bash", "-c", look], input=names, stdout=subprocess.PIPE, check=False)
+    if found.returncode != 0:
+        return [str(image) for image in images]
     return [os.fsdecode(name) for name in found.stdout.split(b"\0") if name]
 
 

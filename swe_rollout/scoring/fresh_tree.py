@@ -20,6 +20,7 @@ PATCH_LIMIT_BYTES = 16 << 20
 """Of a change as a git patch, which is stored with its session."""
 _LOW_BYTES = 1 << 30
 _LOW_INODES = 10_000
+_LOW_SHARE = 0.05
 """With less left, a step may have failed for it, also if some has become free since."""
 
 _HERE = Path(__file__).parent
@@ -120,8 +121,9 @@ def check_space(tree: FreshTree, result: CommandResult) -> None:
     What the step printed is the agent's text too, so the disk is asked.
     """
     disk = os.statvfs(tree.sandbox.layer)
-    is_low = disk.f_bavail * disk.f_frsize < _LOW_BYTES or (disk.f_files > 0 and disk.f_favail < _LOW_INODES)
-    if is_low and "No space left on device" in result.output:
+    few_blocks = disk.f_bavail * disk.f_frsize < min(_LOW_BYTES, disk.f_blocks * disk.f_frsize * _LOW_SHARE)
+    few_inodes = disk.f_favail < min(_LOW_INODES, disk.f_files * _LOW_SHARE)
+    if (few_blocks or few_inodes) and "No space left on device" in result.output:
         raise ScoringError(f"the scratch folder is full: {tail(result)}")
 
 
