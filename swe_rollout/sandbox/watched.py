@@ -79,12 +79,15 @@ class Watched:
         return said
 
     def blame(self) -> None:
-        """For a sandbox that has died or hangs: raises `AgentFault` when its files in memory are over the limit.
+        """For a sandbox that has died or hangs: raises `AgentFault` when its files in memory are over the limit, or were
+        at the last look.
 
         They do not go with the processes that the kernel kills for them, so that in the end it kills process 1 too.
         """
         limit = self._limits.memory_bytes
-        stored = self._memory_files.used_bytes()
+        with self._lock:
+            seen = self._over.stored if self._over and self._over.in_memory else 0
+        stored = max(seen, self._memory_files.used_bytes())
         if limit is not None and stored > limit:
             over = _Overfull(limit, in_memory=True, stored=stored)
             raise AgentFault(over.exit_status, f"the sandbox broke down: {over.what(stored)}")
