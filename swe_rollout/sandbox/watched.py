@@ -79,8 +79,7 @@ class Watched:
         return said
 
     def blame(self) -> None:
-        """For a sandbox that has died or hangs: raises `AgentFault` when its files in memory are over the limit, or were
-        at the last look.
+        """For a sandbox that has died or hangs: raises `AgentFault` if its files in memory are, or were, over the limit.
 
         They do not go with the processes that the kernel kills for them, so that in the end it kills process 1 too.
         """
