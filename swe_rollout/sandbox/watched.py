@@ -79,7 +79,7 @@ class Watched:
         return said
 
     def blame(self) -> None:
-        """For a sandbox that has died or hangs: raises `AgentFault` if its files in memory are, or were, over the limit.
+        """After a death or a hang: raises `AgentFault` if the files in memory are, or were, over the limit.
 
         They do not go with the processes that the kernel kills for them, so that in the end it kills process 1 too.
         """
