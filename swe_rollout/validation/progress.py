@@ -26,7 +26,7 @@ class Progress:
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
             console=console,
-            disable=not console.is_terminal,
+            disable=not console.is_interactive,
         )
         self._task = self._bar.add_task(what, total=total, left="")
 
@@ -59,9 +59,9 @@ class Progress:
             left = self._left()
             self._bar.update(self._task, advance=1, left=left)
             number = f"[{self._n_done + self._n_kept}/{self._total}] "
-            if not self._console.is_terminal:
+            if not self._console.is_interactive:
                 line = number + line + (f", {left}" if left else "")
-            if notable or not self._console.is_terminal:
+            if notable or not self._console.is_interactive:
                 self._console.print(Text(line, style="red" if notable else ""), soft_wrap=True)
 
     def _left(self) -> str:
