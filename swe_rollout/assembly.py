@@ -143,15 +143,18 @@ def open_workshop(settings: Settings, *, manifest: Path | None = None) -> Worksh
             limits=_limits(config.environment),
         )
         images = list(dict.fromkeys(task.sif for tasks in loaded.values() for task in tasks.tasks))
-        networks = {mode: getattr(config.environment.network, mode) for mode in loaded}
+        wanted = config.environment.network.model_dump()
+        networks: dict[Mode, Network] = {mode: wanted[mode] for mode in loaded}
         for mode in [mode for mode in loaded if networks[mode] == "host"]:
             log.warning("%s: sandboxes have this machine's network (environment.network.%s=host)", mode, mode)
-        of_network: dict[Network, SandboxHost] = {}
-        for network in dict.fromkeys(networks.values()):
-            of_network[network] = dataclasses.replace(host, network=network)
-            try_sandbox(of_network[network], *images)
-            of_network[network] = with_cgroups(of_network[network], images[0])
-        hosts = {mode: of_network[network] for mode, network in networks.items()}
+
+        def tried(network: "Network") -> SandboxHost:
+            of_network = dataclasses.replace(host, network=network)
+            try_sandbox(of_network, *images)
+            return with_cgroups(of_network, images[0])
+
+        of_networks = {network: tried(network) for network in dict.fromkeys(networks.values())}
+        hosts = {mode: of_networks[network] for mode, network in networks.items()}
         slots: dict[Mode, Slots] = {
             "train": Slots(settings.train_concurrency),
             "eval": Slots(settings.eval_concurrency),
