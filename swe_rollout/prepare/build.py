@@ -14,13 +14,14 @@ from pathlib import Path
 from swe_rollout.errors import ImageError
 from swe_rollout.locks import take
 from swe_rollout.prepare import children
+from swe_rollout.prepare.checksum import sha256
 from swe_rollout.prepare.faults import BuildFault, NoSpace, Stopped, Throttled, from_words
 from swe_rollout.prepare.folders import LayerCache
 from swe_rollout.prepare.manifest import Entry, Manifest, is_open
 from swe_rollout.prepare.plan import BuildOptions
-from swe_rollout.prepare.registry import Registry, locate
+from swe_rollout.prepare.registry import Reference, Registry, locate
 from swe_rollout.prepare.retry import Gate
-from swe_rollout.prepare.verify import sha256, verify
+from swe_rollout.prepare.verify import verify
 from swe_rollout.sandbox.images import sif_name
 
 _SQUASHFS = "-comp zstd -Xcompression-level 3"
@@ -139,11 +140,7 @@ class Builder:
         if self._stop.is_set():
             raise Stopped
         try:
-            try:
-                self._apptainer(reference.at(digest), reference.insecure, unfinished, self._places.log(image))
-            except Throttled as fault:
-                # Apptainer does not tell what it was asked for.
-                raise Throttled(str(fault), self._registry.wish(reference)) from None
+            self._apptainer(reference, digest, unfinished, self._places.log(image))
             try:
                 verify(unfinished, self._places.log(image), self._stop)
             except ImageError as error:
@@ -159,9 +156,10 @@ class Builder:
         self._places.log(image).unlink(missing_ok=True)
         return entry
 
-    def _apptainer(self, name: str, insecure: bool, target: Path, log: Path) -> None:
+    def _apptainer(self, reference: Reference, digest: str, target: Path, log: Path) -> None:
+        name = reference.at(digest)
         argv: list[str | Path] = ["apptainer", "build", "--force", "--mksquashfs-args", _SQUASHFS]
-        argv += ["--no-https"] if insecure else []
+        argv += ["--no-https"] if reference.insecure else []
         begin = _shortened(log)
         with self._cache.used() as cache:
             env = {"APPTAINER_CACHEDIR": str(cache), "APPTAINER_TMPDIR": str(self._places.unpacked)}
@@ -179,6 +177,9 @@ class Builder:
                 f"{fault} (SIFs: {sif_dir}, temporary files: {unpacked}; set R2E_SIF_DIR or APPTAINER_TMPDIR to a"
                 " larger disk)"
             )
+        if isinstance(fault, Throttled):
+            # Apptainer does not tell how long it was asked to wait.
+            raise Throttled(str(fault), self._registry.wish(reference))
         raise fault
 
     def _remove_leftovers(self, sif: Path) -> None:
@@ -190,8 +191,6 @@ class Builder:
 def entry_of(image: str, sif: Path, digest: str, began: float, stop: threading.Event) -> Entry:
     """What the manifest says of a verified SIF. Raises `Stopped`."""
     content = sha256(sif, stop)
-    if stop.is_set():
-        raise Stopped
     found = sif.stat()
     when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     seconds = round(time.monotonic() - began, 3)

@@ -13,12 +13,13 @@ from rich.filesize import decimal
 
 from swe_rollout.errors import StartupError
 from swe_rollout.prepare import children, records, transfer
+from swe_rollout.prepare.checksum import sha256
 from swe_rollout.prepare.faults import Throttled, Transient
 from swe_rollout.prepare.hub import HubFile, Listing, list_files
 from swe_rollout.prepare.options import Options, Source
 from swe_rollout.prepare.retry import persistently
 from swe_rollout.prepare.stopping import Stopping
-from swe_rollout.prepare.wholeness import hub_faults, local_faults, sha256
+from swe_rollout.prepare.wholeness import hub_faults, local_faults
 from swe_rollout.rows import FETCH
 
 _DAY = 24 * 3600.0
@@ -50,8 +51,7 @@ def check(source: Source, options: Options, stopping: Stopping) -> Dataset:
     folder = options.data_dir / source.folder
     if faults := local_faults(folder, source.pattern, _recorded(source, options), stopping):
         raise StartupError(f"{'; '.join(faults)}: {FETCH}")
-    files = tuple(sorted(folder.glob(source.pattern)))
-    return Dataset(source, files, sum(file.stat().st_size for file in files))
+    return _present(source, options)
 
 
 def obtain(source: Source, options: Options, console: Console, stopping: Stopping) -> Dataset:
@@ -65,6 +65,11 @@ def obtain(source: Source, options: Options, console: Console, stopping: Stoppin
             console.print(f"   {source.mode}: {source}: there ({decimal(kept.n_bytes)})")
             return kept
     return _Fetching(source, options, console, stopping).obtain()
+
+
+def _present(source: Source, options: Options) -> Dataset:
+    files = tuple(sorted((options.data_dir / source.folder).glob(source.pattern)))
+    return Dataset(source, files, sum(file.stat().st_size for file in files))
 
 
 def _record_of(source: Source, options: Options) -> Path:
@@ -110,10 +115,16 @@ class _Fetching:
         if faults:
             self._remove(faults)
             raise StartupError(f"{source} comes damaged from the hub: {'; '.join(faults.values())}")
-        files = [asdict(replace(file, sha256=sha256(folder / file.path, self._stopping))) for file in listing.files]
+        files = [asdict(self._with_hash(file)) for file in listing.files]
         record = {"dataset": source.dataset, "revision": source.revision, "commit": listing.commit, "files": files}
         records.write(_record_of(source, self._options), record)
-        return check(source, self._options, self._stopping)
+        return _present(source, self._options)
+
+    def _with_hash(self, file: HubFile) -> HubFile:
+        """The hub tells those of large files, and they were compared."""
+        if file.sha256:
+            return file
+        return replace(file, sha256=sha256(self._folder / file.path, self._stopping.event))
 
     def _listing(self) -> Listing:
         listings = []

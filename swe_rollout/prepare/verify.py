@@ -1,6 +1,5 @@
 """Is a SIF good: as long as it says, and a program runs in it."""
 
-import hashlib
 import threading
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from swe_rollout.sandbox.images import check_sif
 _RUN = ["apptainer", "--silent", "exec", "--contain", "--cleanenv", "--no-home", "--no-mount", "tmp"]
 _RUN += ["--no-privs", "--pid"]
 _SECONDS = 120.0
-_BLOCK = 1 << 20
 
 
 def verify(sif: Path, log: Path, stop: threading.Event) -> None:
@@ -28,14 +26,3 @@ def verify(sif: Path, log: Path, stop: threading.Event) -> None:
             file.seek(begin)
             said = file.read().decode(errors="replace").strip().splitlines()
         raise ImageError(f"image {sif}: `true` fails in it ({(said or ['nothing said'])[-1][-200:]}); build it again")
-
-
-def sha256(file: Path, stop: threading.Event) -> str:
-    """Of the whole file, in hexadecimal; "" once `stop` is set."""
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while block := content.read(_BLOCK):
-            if stop.is_set():
-                return ""
-            digest.update(block)
-    return digest.hexdigest()

@@ -1,16 +1,15 @@
 """Whether parquet files are what they should be: by themselves, by an earlier run's record, by the hub's listing."""
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from swe_rollout.errors import StartupError
+from swe_rollout.prepare.checksum import sha256
 from swe_rollout.prepare.hub import HubFile, Listing
 from swe_rollout.prepare.stopping import Stopping
 from swe_rollout.rows import FETCH, check_parquet
 
-_CHUNK = 1 << 20
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.parquet")
 
 
@@ -68,21 +67,11 @@ def hub_faults(folder: Path, listing: Listing, stopping: Stopping) -> dict[HubFi
     return faults
 
 
-def sha256(path: Path, stopping: Stopping) -> str:
-    """Of the whole file, in hexadecimal. Raises `Stopped`."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            stopping.check()
-    return digest.hexdigest()
-
-
 def _differs(folder: Path, file: HubFile, what: str, stopping: Stopping) -> list[str]:
     path = folder / file.path
     if (size := path.stat().st_size) != file.size:
         return [damage(path) or f"{path} has {size} bytes of {file.size}"]
-    if file.sha256 and sha256(path, stopping) != file.sha256:
+    if file.sha256 and sha256(path, stopping.event) != file.sha256:
         return [damage(path) or f"{path} is not {what}"]
     return []
 
