@@ -424,12 +424,13 @@ def test_gives_up_after_twenty_failures_in_a_row(launch: Launch, pauses: Path, t
 def test_the_server_is_killed_and_started_again(start: Start, launch: Launch, tmp_path: Path, work_dir: str) -> None:
     first = start()
     client = launch(first.url)
-    _wait_until(lambda: bool(first.http.get("/sessions").json()["sessions"]))
+    # A client that has had no answer yet would open a session on the new server, and rightly.
+    _wait_until(lambda: any("session_id" in answer.read_text() for answer in client.folder.glob(".*/answer")))
     [session] = first.http.get("/sessions").json()["sessions"]
     first.end()
     if work_dir == "lost":
         shutil.rmtree(tmp_path / "work")
-    start(port=first.port)
+    assert start(port=first.port).url == first.url
     code, said = client.end()
     assert code == 1
     if work_dir == "kept":
