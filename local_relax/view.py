@@ -27,7 +27,7 @@ class View:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._console = Console()
-        if not self._console.is_terminal:
+        if not self._console.is_interactive:
             self._console = Console(width=_PLAIN_WIDTH)
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._summary = ""
@@ -40,7 +40,7 @@ class View:
     @contextlib.contextmanager
     def live(self, rollout: Rollout, table: SessionTable) -> Iterator[None]:
         """Within the block, `update` prints events above a table that keeps itself up to date."""
-        if not self._console.is_terminal:
+        if not self._console.is_interactive:
             yield
             return
         with Live(get_renderable=lambda: _progress(rollout, table), console=self._console, refresh_per_second=4):
@@ -48,7 +48,7 @@ class View:
 
     def update(self, rollout: Rollout, table: SessionTable) -> None:
         """Print the events told so far and, where there is no live table, now and then what goes on."""
-        if not self._console.is_terminal and time.monotonic() > self._next_summary:
+        if not self._console.is_interactive and time.monotonic() > self._next_summary:
             self._next_summary = time.monotonic() + _SUMMARY_SECONDS
             summary = _summary(rollout, table)
             if summary != self._summary:

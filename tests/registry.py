@@ -4,8 +4,7 @@ import http.client
 import shutil
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -116,12 +115,3 @@ def small_images(registry: LocalRegistry, base: Path, folder: Path, images: Sequ
         (own / "etc").mkdir(parents=True)
         (own / "etc/image").write_text(f"{image}\n" * 500)
         registry.push(image, [base, own])
-
-
-def until(true: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """Wait for it."""
-    for _ in range(int(seconds / 0.02)):
-        if true():
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what}")

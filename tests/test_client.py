@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from scripted import Gate, Process, Server
+from waiting import until
 
 import agent_server
 from swe_rollout.outcome import Outcome
@@ -287,7 +288,7 @@ def test_a_signal_while_the_server_cannot_be_reached(launch: Launch, server: str
         if server == "answers nothing":
             listener.accept()[0].close()
         else:
-            _wait_until(lambda: any(command.startswith(("curl", "sleep")) for command in _commands(client)))
+            until(lambda: any(command.startswith(("curl", "sleep")) for command in _commands(client)))
         client.process.terminate()
         assert client.end(timeout=KILL_GRACE_SECONDS) == (143, "")
 
@@ -301,7 +302,7 @@ def test_the_session_id_is_in_nobodys_arguments(serve: Serve, launch: Launch) ->
     seen = _commands(client)
     front.let_go.set()
     gate.wait_for(1)
-    _wait_until(lambda: any("GET /sessions/" in call for call in front.calls))
+    until(lambda: any("GET /sessions/" in call for call in front.calls))
     seen += _commands(client)
     assert any(command.startswith("curl") for command in seen)
     assert SESSION not in "".join(seen)
@@ -319,7 +320,7 @@ def test_the_token_is_sent_and_shown_to_nobody(serve: Serve, launch: Launch, tmp
         launch(server.url, AGENT_SERVER_TOKEN_FILE=str(tmp_path / "token")),
     ]
     gate.wait_for(2)
-    _wait_until(lambda: sum("GET /sessions/" in call for call in front.calls) == 2)
+    until(lambda: sum("GET /sessions/" in call for call in front.calls) == 2)
     seen = [command for client in clients for command in _commands(client)]
     assert any(command.startswith("curl") for command in seen)
     assert not [command for command in seen if token in command]
@@ -351,14 +352,6 @@ def _commands(client: Client) -> list[str]:
     return commands
 
 
-def _wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it never happened")
-
-
 @pytest.fixture
 def pauses(tmp_path: Path) -> Path:
     """A folder for PATH with a `sleep` that takes no time and notes in `pauses` what it was asked for."""
@@ -386,7 +379,7 @@ def test_waits_for_as_long_as_the_server_is_full(serve: Serve, launch: Launch, p
     for _ in range(2):
         server.open()
     client = launch(server.url, PATH=f"{pauses}:{os.environ['PATH']}")
-    _wait_until(lambda: front.calls.count("POST /sessions") > 2 + 25)
+    until(lambda: front.calls.count("POST /sessions") > 2 + 25)
     assert client.process.poll() is None
     gate.open()
     assert client.end() == (0, "")
@@ -425,7 +418,7 @@ def test_the_server_is_killed_and_started_again(start: Start, launch: Launch, tm
     first = start()
     client = launch(first.url)
     # A client that has had no answer yet would open a session on the new server, and rightly.
-    _wait_until(lambda: any("session_id" in answer.read_text() for answer in client.folder.glob(".*/answer")))
+    until(lambda: any("session_id" in answer.read_text() for answer in client.folder.glob(".*/answer")))
     [session] = first.http.get("/sessions").json()["sessions"]
     first.end()
     if work_dir == "lost":

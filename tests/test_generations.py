@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from waiting import until
 
 ROOT = Path(__file__).resolve().parents[1]
 PARQUET = "data/R2E-Gym-Subset/data/train-00000-of-00001.parquet"
@@ -164,14 +165,6 @@ def _served(*args: Any, **variables: str) -> Iterator[Server]:
     yield server
     server.assert_idle()
     server.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1200):
-        if condition():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it never came to that")
 
 
 @pytest.mark.parametrize("generation", ["A", "B", "C"])

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import httpx
 import pytest
 from endpoint import Endpoint
 from scripted import Gate, Server, request_body
+from waiting import until
 
 ROOT = Path(__file__).parents[1]
 NAME = "run_mini_swe_agent.sh"
@@ -63,7 +63,7 @@ class Launch:
 
     def await_training(self) -> None:
         """Return once the training job is submitted."""
-        _until(lambda: (self.folder / "record/training").exists() or self.process.poll() is not None)
+        until(lambda: (self.folder / "record/training").exists() or self.process.poll() is not None)
         assert self.process.poll() is None, self.end()
 
     def events(self) -> list[str]:
@@ -496,10 +496,3 @@ def _family(ancestor: int) -> set[tuple[int, int]]:
 def _is_alive(pid: int, start: int) -> bool:
     stat = _stat(pid)
     return stat is not None and stat[0] != "Z" and stat[2] == start
-
-
-def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 200
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

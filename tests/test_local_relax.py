@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import requests
+from waiting import until
 
 from data.parsed_commit import parse_commit
 from data.repository import git
@@ -216,14 +217,6 @@ def relax(
         engine.close()
 
 
-def wait_until(done: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (value := done()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-    return value
-
-
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -404,7 +397,7 @@ def test_stop_signal_answers_404_ends_every_process_and_leaves_nothing(task: Tas
         """
     )
     run = run_cli(task, tmp_path, program, "--group-size", "2", "--think", "0.1", "--policies", "gold")
-    wait_until(lambda: len(list(tmp_path.glob("*.asked"))) == 2)
+    until(lambda: len(list(tmp_path.glob("*.asked"))) == 2)
     run.send_signal(signal.SIGTERM)
     output, _ = run.communicate()
     assert run.returncode == 143, output
@@ -423,11 +416,11 @@ def test_nobody_is_answered_before_all_have_asked(task: Task, tmp_path: Path) ->
     """
     with relax(ScriptedEngine(Rows([task.data])), program, NOTES=str(tmp_path)) as side:
         with side.running(5, 3) as results:
-            wait_until(lambda: sorted(side.phases()) == ["gated", "gated", "launched"])
+            until(lambda: sorted(side.phases()) == ["gated", "gated", "launched"])
             # Closed generation keeps a complete group gated too.
             side.table.pause()
             (tmp_path / "go").touch()
-            wait_until(lambda: side.phases() == ["gated"] * 3)
+            until(lambda: side.phases() == ["gated"] * 3)
             assert not list(tmp_path.glob("answered.*"))
             side.table.resume()
         assert results[0].ending == "committed"
@@ -479,12 +472,12 @@ def test_the_clock_of_a_group_stands_still_while_generation_is_closed(task: Task
     """.replace("../next", "$RELAX_SESSION_IO_DIR/next.json")
     with relax(ScriptedEngine(Rows([task.data])), program, NOTES=str(tmp_path)) as side:
         with side.running(0, 1) as results:
-            wait_until((tmp_path / "asked").exists)
+            until((tmp_path / "asked").exists)
             side.table.pause()
             (group,) = side.table.leased_groups()
             active = group.active_seconds(time.monotonic())
             (tmp_path / "go").touch()
-            wait_until(lambda: side.phases() == ["turn 2"])
+            until(lambda: side.phases() == ["turn 2"])
             assert group.active_seconds(time.monotonic() + 1e6) == active
             assert group.sessions[0].turns == 1
             side.table.resume()
@@ -510,7 +503,7 @@ def test_the_older_launcher_signals_once_and_forgets(task: Task, tmp_path: Path)
         assert results[0].reason == "agents timed out after 1 seconds"
         assert [session.exit_code for session in results[0].sessions] == [None]
         assert not Path((tmp_path / "folder").read_text().strip()).exists()
-        wait_until((tmp_path / "heard").exists)
+        until((tmp_path / "heard").exists)
         assert alive(leader)
     assert side.events[-1] == f"killed {leader}"
     assert not alive(leader)
@@ -526,8 +519,8 @@ def test_the_older_launcher_signals_once_and_forgets(task: Task, tmp_path: Path)
     """
     with relax(engine, leaving, build=generation_b, NOTES=str(tmp_path)) as side:
         with side.running(0, 1) as results:
-            left = int(wait_until(lambda: (tmp_path / "left").exists() and (tmp_path / "left").read_text()))
-            wait_until(lambda: not alive(left))
+            left = int(until(lambda: (tmp_path / "left").exists() and (tmp_path / "left").read_text()))
+            until(lambda: not alive(left))
             assert not results
             (tmp_path / "go").touch()
         assert str(results[0].reason).endswith("agent exited with code 3: late\noops")
@@ -706,7 +699,7 @@ def test_a_turn_on_the_wire_and_how_history_forks(task: Task) -> None:
         )
         with socket.create_connection(("127.0.0.1", int(side.api.base_url.split(":")[2].split("/")[0]))) as gone:
             gone.sendall(head.encode() + body)
-            wait_until(lambda: "gated" in side.phases())
+            until(lambda: "gated" in side.phases())
         answers: dict[str, requests.Response] = {}
 
         def ask(token: str) -> None:
@@ -717,7 +710,7 @@ def test_a_turn_on_the_wire_and_how_history_forks(task: Task) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        wait_until(lambda: group.sessions[3].turns == 1)
+        until(lambda: group.sessions[3].turns == 1)
 
         first = answers["a"].json()
         message = first["choices"][0]["message"]
@@ -773,7 +766,7 @@ def test_real_model_in_place_of_a_script_and_buffered_stream(task: Task) -> None
             answers: list[requests.Response] = []
             asking = threading.Thread(target=lambda: answers.append(side.post("token", chat(seed=2))))
             asking.start()
-            wait_until(lambda: any(turn.abort for turn in list(session.in_flight)))
+            until(lambda: any(turn.abort for turn in list(session.in_flight)))
             side.table.discard(session.group, 60)
             asking.join()
             assert (answers[0].status_code, answers[0].json()["error"]["code"]) == (404, "session_discarded")

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from faults import Answer, Cut, Hold
 from hub import BROKEN, HTML, THROTTLED, Hub
-from registry import tiny_tree, until
+from registry import tiny_tree
 from setup_script import ROOT, SCRIPT, TOKEN, SetupScript, parquet, r2e_rows, swe_bench_rows
+from waiting import until
 
 from swe_rollout.prepare.options import EVAL_DATASET, PINNED, TRAIN_DATASET
 from swe_rollout.rows import id_of, image_of

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from endpoint import Turn, call, error
 from served import Server, served
+from waiting import until
 
 from swe_rollout.sandbox import processes
 
@@ -380,9 +381,9 @@ def test_cancel_wherever_a_session_is(tight: Server) -> None:
 
     in_command = tight.start("in-command", [then("sleep 9753")])
     assert reached.acquire(timeout=60)
-    _until(lambda: tight.http.get("/readyz").json()["slots"]["train"]["in_use"] == 1)
+    until(lambda: tight.http.get("/readyz").json()["slots"]["train"]["in_use"] == 1)
     in_queue = tight.start("in-queue", [then("true")])
-    _until(lambda: tight.http.get("/readyz").json()["slots"]["train"]["waiting"] == 1)
+    until(lambda: tight.http.get("/readyz").json()["slots"]["train"]["waiting"] == 1)
     for session_id in (in_queue, in_command):
         tight.cancel(session_id)
         tight.cancel(session_id)
@@ -392,7 +393,7 @@ def test_cancel_wherever_a_session_is(tight: Server) -> None:
         assert (tight.folder(session_id) / "outcome.json").exists()
 
     in_scoring = tight.start("in-scoring", [tight.gold, f"echo {MARKER}"])
-    _until(lambda: tight.http.get(f"/sessions/{in_scoring}").json()["status"] == "scoring")
+    until(lambda: tight.http.get(f"/sessions/{in_scoring}").json()["status"] == "scoring")
     tight.cancel(in_scoring)
     view = tight.wait(in_scoring)
     assert (view["status"], view["reward"]) == ("cancelled", None)
@@ -431,11 +432,3 @@ def test_images_and_setup_that_fail(samples: Path, linked_sifs: Path, open_folde
         # The row is blamed for its image and its setup, not for the model endpoint.
         (row,) = server.http.get("/tasks").json()["tasks"]
         assert (row["failures"], row["other_failures"], row["last_failure"]) == (3, 1, view["error"])
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it never came to that")

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from faults import Answer, Cut, Hold
-from registry import BROKEN, PORTAL, THROTTLED, LocalRegistry, small_images, tiny_tree, until
+from registry import BROKEN, PORTAL, THROTTLED, LocalRegistry, small_images, tiny_tree
 from rich.console import Console
+from waiting import until
 
 from swe_rollout.errors import StartupError
 from swe_rollout.prepare.registry import Reference, locate, retry_after

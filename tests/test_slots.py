@@ -2,15 +2,13 @@
 
 import random
 import threading
-from collections.abc import Callable
 
 import pytest
+from waiting import PATIENCE, until
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import Cancelled
 from swe_rollout.slots import Slots
-
-PATIENCE = 60.0
 
 
 class Waiter:
@@ -36,16 +34,6 @@ class Waiter:
     def join(self) -> None:
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does next; fails after `PATIENCE`."""
-    never = threading.Event()
-    for _ in range(int(PATIENCE / 0.002)):
-        if condition():
-            return
-        never.wait(0.002)
-    raise AssertionError("it did not happen")
 
 
 def queue_up(slots: Slots, count: int, log: list[int]) -> list[Waiter]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from swebench_rows import eval_log, real_rows, results
+from waiting import until
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.config import RolloutConfig, load_config
@@ -262,11 +263,7 @@ def test_the_grading_process_ends_with_the_server() -> None:
         [sys.executable, "-c", start], cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True, check=False
     )
     pid, folder = done.stdout.split()
-    for _ in range(1200):
-        if not processes.any_left([int(pid)]):
-            break
-        time.sleep(0.05)
-    assert not processes.any_left([int(pid)])
+    until(lambda: not processes.any_left([int(pid)]), "the grading process ends")
     assert not Path(folder).exists()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from waiting import until
 
 from data.results import parse_log
 from data.rows import write_parquet
@@ -83,11 +84,7 @@ class Desk:
 
     def assert_tidy(self) -> None:
         """Nothing of the run is left; a janitor may take a moment."""
-        for _ in range(200):
-            if not list(self.tmp.iterdir()) and not processes.belonging_to(self.tmp):
-                return
-            time.sleep(0.05)
-        raise AssertionError(list(self.tmp.iterdir()))
+        until(lambda: not list(self.tmp.iterdir()) and not processes.belonging_to(self.tmp), "nothing is left")
 
 
 def make_desk(samples: Path, open_folder: Callable[[], Path]) -> Desk:

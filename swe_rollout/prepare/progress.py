@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from swe_rollout.durations import rough
 from swe_rollout.prepare.disk import gb
 
 _NAMES = 6
@@ -72,7 +73,7 @@ class Progress:
         ended = self._done + self._failed
         if not ended or ended >= self._total:
             return ""
-        return _duration((time.monotonic() - self._began) / ended * (self._total - ended))
+        return rough((time.monotonic() - self._began) / ended * (self._total - ended))
 
     def _render(self) -> RenderableType:
         with self._lock:
@@ -90,9 +91,3 @@ class Progress:
         ]
         more = [Text(f"  and {len(running) - _NAMES} more", style="dim")] if len(running) > _NAMES else []
         return Group(head, *names, *more)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -10,6 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from swe_rollout.durations import rough
+
 
 class Progress:
     """Counts jobs as they end; for many threads."""
@@ -68,7 +70,4 @@ class Progress:
         n_left = self._total - self._n_done - self._n_kept
         if not n_left:
             return ""
-        seconds = self.seconds / self._n_done * n_left
-        if seconds < 90:
-            return f"about {seconds:.0f} s left"
-        return f"about {seconds / 60:.0f} min left" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h left"
+        return f"about {rough(self.seconds / self._n_done * n_left)} left"
