@@ -19,11 +19,16 @@ class Process(NamedTuple):
     pid: int
     parent: int
     start: int
-    """In ticks after the machine's start. Together with `pid` it names one process only."""
+    """In ticks after the machine's start."""
     threads: int
     resident_bytes: int
     """With pages that others map too: an upper bound of what it uses."""
     is_zombie: bool
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Names one process only; a number alone is given again."""
+        return self.pid, self.start
 
 
 Table = Mapping[int, list[Process]]

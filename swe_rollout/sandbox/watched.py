@@ -33,7 +33,8 @@ class Watched:
 
     def __init__(self, loop_pid: int, layer: Path, limits: Limits) -> None:
         self._lock = threading.Lock()
-        """Guards what is told to the agent: `kills`, `_news`, `_over`."""
+        """Guards what is told to the agent: `kills`, `_news`, `_over`. Held from a kill until it is told, so that the
+        command that was hit is the one that hears of it."""
         self._loop_pid = loop_pid
         self._loop = read_process(loop_pid)
         self._memory_files = MemoryFiles(loop_pid)
@@ -47,6 +48,8 @@ class Watched:
         self._news: list[str] = []
         self._dying: set[tuple[int, int]] = set()
         """Killed by memory, and maybe not gone yet: a large process takes a while to end."""
+        self._culled: set[tuple[int, int]] = set()
+        """The same for number: what is killed breeds no more, and is no reason to kill others."""
         self._looks = 0
         self._weighed = 0
         """What was resident when the memory was last counted exactly."""
@@ -93,19 +96,24 @@ class Watched:
 
     def bound_number(self, table: Table) -> None:
         """Hold the sandbox to its limit on processes and threads."""
-        processes = descendants(table, self._loop_pid)
+        present = descendants(table, self._loop_pid)
+        self._culled &= {process.identity for process in present}
+        processes = [process for process in present if process.identity not in self._culled]
         limit = self._limits.processes
         surplus = sum(process.threads for process in processes) - limit
         again, self._crowded = self._crowded, surplus > 0
         if surplus <= 0:
             return
-        if again or surplus > limit:
-            self._end_all()
-        else:
-            for process in sorted(processes, key=lambda process: (process.start, process.pid), reverse=True):
-                if surplus > 0 and not process.is_zombie and end(process):
-                    surplus -= process.threads
-        self._tell(f"processes were killed: there were more than {limit} processes and threads, which is the limit")
+        with self._lock:
+            if again or surplus > limit:
+                self._end_all()
+                self._culled.update(process.identity for process in processes)
+            else:
+                for process in sorted(processes, key=lambda process: (process.start, process.pid), reverse=True):
+                    if surplus > 0 and not process.is_zombie and end(process):
+                        surplus -= process.threads
+                        self._culled.add(process.identity)
+            self._tell(f"processes were killed: there were more than {limit} processes and threads, which is the limit")
 
     def weigh(self, table: Table) -> None:
         """Hold the sandbox to its limit on memory. May wait for processes that the processor has no time for."""
@@ -116,8 +124,8 @@ class Watched:
             self._overfull(in_files, limit, in_memory=True)
         if self._loop and in_files > _NO_ROOM * (self._limits.kernel_memory_bytes or math.inf):
             end(self._loop)
-        self._dying &= {(process.pid, process.start) for process in processes}
-        living = [process for process in processes if (process.pid, process.start) not in self._dying]
+        self._dying &= {process.identity for process in processes}
+        living = [process for process in processes if process.identity not in self._dying]
         # The sum of what is resident counts shared pages often. It is exact enough where nothing depends on it.
         memory = sum(process.resident_bytes for process in living) + in_files
         self._looks += 1
@@ -129,11 +137,12 @@ class Watched:
             self.peak_memory_bytes = max(self.peak_memory_bytes, memory)
         if limit is not None and memory > limit and living:
             largest = max(living, key=lambda process: process.resident_bytes)
-            if end(largest):
-                self._dying.add((largest.pid, largest.start))
-                self._tell(
-                    f"the largest process was killed: {_mb(memory)} of memory were used, {_mb(limit)} is the limit"
-                )
+            with self._lock:
+                if end(largest):
+                    self._dying.add(largest.identity)
+                    self._tell(
+                        f"the largest process was killed: {_mb(memory)} of memory were used, {_mb(limit)} is the limit"
+                    )
 
     def measure(self, until: float) -> None:
         """Go on measuring the layer until `time.monotonic()` is `until`, and hold the sandbox to its limit."""
@@ -148,17 +157,15 @@ class Watched:
 
     def _overfull(self, stored: float, limit: int, *, in_memory: bool) -> None:
         with self._lock:
-            if self._over and (self._over.in_memory != in_memory or stored <= self._over.stored * _GROWTH):
+            if self._over is None:
+                self._over = _Overfull(limit, in_memory, stored)
+                self._tell(
+                    f"everything that ran in the sandbox was killed: {self._over.what(stored)}; "
+                    "the next command has to make room, or the session ends"
+                )
+            elif self._over.in_memory != in_memory or not self._over.has_grown(stored):
                 return
-            is_news, self._over = self._over is None, self._over or _Overfull(limit, in_memory, stored)
-            self._over.stored = stored
-            what = self._over.what(stored)
-        if is_news:
-            self._tell(
-                f"everything that ran in the sandbox was killed: {what}; "
-                "the next command has to make room, or the session ends"
-            )
-        self._end_all()
+            self._end_all()
 
     def _end_all(self) -> None:
         if not end_namespace(self._loop_pid):
@@ -166,10 +173,10 @@ class Watched:
                 end(process)
 
     def _tell(self, news: str) -> None:
-        with self._lock:
-            for told in (self._news, self.kills):
-                if news not in told and len(told) < _MOST_NEWS:
-                    told.append(news)
+        """With the lock held."""
+        for told in (self._news, self.kills):
+            if news not in told and len(told) < _MOST_NEWS:
+                told.append(news)
 
 
 class _Overfull:
@@ -180,6 +187,15 @@ class _Overfull:
         self.in_memory = in_memory
         self.stored = stored
         self.told = False
+        self._is_settled = False
+
+    def has_grown(self, stored: float) -> bool:
+        """Whether it stores more than when all was killed; what was written until then is seen at the next look."""
+        grown = self._is_settled and stored > self.stored * _GROWTH
+        if grown or not self._is_settled:
+            self.stored = max(self.stored, stored)
+        self._is_settled = True
+        return grown
 
     @property
     def exit_status(self) -> str:
