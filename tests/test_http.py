@@ -279,6 +279,7 @@ def test_short_calls_are_answered_while_two_hundred_clients_wait(serve: Serve) -
     gate = Gate()
     server = serve(gate, http_threads=32)
     session_id = server.open()
+    gate.wait_for(1)
     with ExitStack() as stack:
         waiting = [stack.enter_context(send_poll(server.url, session_id)) for _ in range(200)]
         # All but 28 are told at once how things stand; those 28 wait.
@@ -286,7 +287,6 @@ def test_short_calls_are_answered_while_two_hundred_clients_wait(serve: Serve) -
         while len(told_at_once) < 172:
             told_at_once += [c for c in waiting if c not in told_at_once and _has_answer(c)]
             assert server.http.get("/healthz").status_code == 200
-        gate.wait_for(1)
         assert server.open() != session_id
         gate.open()
         answers = [read_answer(connection) for connection in waiting]

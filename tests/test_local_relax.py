@@ -432,9 +432,9 @@ def test_nobody_is_answered_before_all_have_asked(task: Task, tmp_path: Path) ->
 def test_timeout_counts_active_time_and_no_member_of_a_group_survives(task: Task, tmp_path: Path) -> None:
     hanging = """
     trap '' TERM
-    ask "$first"
     sleep 1000 & echo $! > "$NOTES/child.$$"
     echo $$ > "$NOTES/leader.$$"
+    ask "$first"
     while :; do wait; done
     """
     with (

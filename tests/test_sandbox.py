@@ -192,7 +192,7 @@ def test_a_command_at_its_time_limit_and_the_ones_after(host: SandboxHost, sif: 
             "echo early; setsid sleep 9876 & wait; sleep 9876",
             "echo early; (setsid nohup sleep 9876 >/dev/null 2>&1 &) ; trap '' TERM INT HUP; while :; do sleep 1; done",
             "echo early; kill -STOP $$",
-            """python3 -c "import time; print('early', flush=True); time.sleep(77)"; echo late""",
+            "echo early; python3 -c 'import time; time.sleep(77)'; echo late",
         ):
             result = run(sandbox, command, timeout=1.5)
             assert result.timed_out, command
@@ -291,7 +291,7 @@ def test_walls(host: SandboxHost, sif: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Root inside can neither reach the host nor undo what hides from it."""
     core_pattern = Path("/proc/sys/kernel/core_pattern").read_text()
     monkeypatch.setenv("SECRET_TOKEN", "abc")
-    marker = Path("/tmp/host-marker-of-the-test")
+    marker = Path(f"/tmp/host-marker-{os.getpid()}")
     marker.write_text("host")
     empty = host.scratch.empty
     try:
@@ -369,15 +369,24 @@ def test_waiting_can_be_cancelled(safe_host: SandboxHost, sif: Path) -> None:
         assert not sandbox.folder.exists()
 
 
+def _kill_when(started: Path, pid: int) -> None:
+    until(started.exists)
+    os.kill(pid, signal.SIGKILL)
+
+
 def test_a_sandbox_that_dies_from_outside(host: SandboxHost, sif: Path) -> None:
     for victim in ("front", "loop"):
         with running(host, sif, Cancellation()) as sandbox:
             front = processes.belonging_to(sandbox.folder)[0]
             loop = processes.process_one(processes.tree(front))
             assert loop is not None
-            threading.Timer(0.3, os.kill, [front if victim == "front" else loop, signal.SIGKILL]).start()
+            killer = threading.Thread(
+                target=_kill_when, args=[sandbox.layer / "upper/testbed/started", front if victim == "front" else loop]
+            )
+            killer.start()
             with pytest.raises(SandboxError, match="died while a command ran"):
-                run(sandbox, "sleep 1000")
+                run(sandbox, "touch /testbed/started; sleep 1000")
+            killer.join()
             with pytest.raises(SandboxError, match="died"):
                 run(sandbox, "true")
         assert processes.belonging_to(sandbox.folder) == []

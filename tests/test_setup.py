@@ -30,7 +30,8 @@ def bare_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_second_setup_does_nothing() -> None:
     assert _run("make", "setup").returncode == 0
     environment = ROOT / ".venv"
-    before = {path: path.stat().st_mtime_ns for path in environment.glob("lib/python*/site-packages/*")}
+    installed = "lib/python*/site-packages/*.dist-info"
+    before = {path: path.stat().st_mtime_ns for path in environment.glob(installed)}
 
     again = _run("make", "setup")
 
@@ -38,7 +39,9 @@ def test_a_second_setup_does_nothing() -> None:
     assert again.stderr == ""
     (line,) = again.stdout.splitlines()
     assert line.startswith("setup: ready: ")
-    assert before == {path: path.stat().st_mtime_ns for path in environment.glob("lib/python*/site-packages/*")}
+    assert before == {
+        path: path.stat().st_mtime_ns for path in environment.glob("lib/python*/site-packages/*.dist-info")
+    }
 
 
 def test_setup_names_a_python_that_cannot_be_used() -> None:

@@ -1,5 +1,6 @@
 """SWE-bench scoring: real rows by the real harness in its own process, and submissions in real sandboxes."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -240,7 +241,8 @@ def test_the_grading_process_dies(harness: Harness) -> None:
         while not done.is_set():
             for pid in workers():
                 if pid != spared:
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
 
     spared = harness.pid
