@@ -18,6 +18,8 @@ IMAGE_COLUMNS = ("docker_image", "image", "instance_id")
 """What `image_of` looks at; a file has some of them."""
 ID_COLUMNS = ("instance_id", "repo_name", "commit_hash")
 """What `id_of` looks at; a file has some of them."""
+SOLUTION_PATHS = "modified_files"
+"""The column of R2E-Gym's rows with the paths of the commit that solves them; a file may do without."""
 
 _BATCH_ROWS = 256
 _LFS_POINTER = b"version https://git-lfs"
@@ -60,8 +62,7 @@ def read_rows(file: Path) -> Iterator[dict[str, object]]:
     with _opened(file) as parquet:
         form = _form(file, parquet)
         wanted = dict.fromkeys((*form.columns, *ID_COLUMNS, *IMAGE_COLUMNS))
-        if form is RowForm.SWE_BENCH:
-            wanted |= dict.fromkeys(SWEBENCH_COLUMNS)
+        wanted |= dict.fromkeys(SWEBENCH_COLUMNS if form is RowForm.SWE_BENCH else (SOLUTION_PATHS,))
         present = parquet.schema_arrow.names
         for batch in parquet.iter_batches(_BATCH_ROWS, columns=[name for name in wanted if name in present]):
             yield from batch.to_pylist()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from swe_rollout.errors import ImageError, StartupError
-from swe_rollout.rows import id_of, image_of, read_rows, text_of
+from swe_rollout.rows import SOLUTION_PATHS, id_of, image_of, read_rows, text_of
 from swe_rollout.sandbox.images import BUILD, SifFolder
 from swe_rollout.scoring.r2e import R2ETests, parse_expected
 from swe_rollout.scoring.swebench import SWEBenchTests, parse_tests
@@ -128,7 +128,16 @@ def load_tasks(files: Sequence[Path], sifs: SifFolder) -> LoadedTasks:
 
 def _r2e(row: Mapping[str, object]) -> tuple[str, str, R2ETests]:
     statement = _issue(_text(row, "problem_statement"))
-    return _text(row, "repo_name"), statement, R2ETests(parse_expected(_text(row, "expected_output_json")))
+    expected = parse_expected(_text(row, "expected_output_json"))
+    return _text(row, "repo_name"), statement, R2ETests(expected, _solution_paths(row.get(SOLUTION_PATHS)))
+
+
+def _solution_paths(value: object) -> frozenset[str]:
+    if value is None:
+        return frozenset()
+    if not isinstance(value, list) or not all(isinstance(path, str) for path in value):
+        raise ValueError(f"{SOLUTION_PATHS} is not a list of paths")
+    return frozenset(value)
 
 
 def _swebench(row: Mapping[str, object]) -> tuple[str, str, SWEBenchTests]:

@@ -1,7 +1,8 @@
 """The sandbox an agent works in: prepared, and without what it must not see."""
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from swe_rollout.cancellation import Cancellation
@@ -26,15 +27,23 @@ class AgentWorkspace:
             ("the setup script", setup.script),
             ("hiding the tests and the repository's future", f"set -- {shlex.join(hidden)}\n{_SEAL}"),
         ):
-            try:
+            with _without_agent(what):
                 result = self.run(script, setup.timeout)
-            except AgentFault as fault:
-                raise SetupError(f"{what} broke the sandbox: {fault}") from fault
             if result.returncode != 0 or result.timed_out:
                 ending = "timed out" if result.timed_out else f"failed with exit code {result.returncode}"
                 raise SetupError(f"{what} {ending}: {result.output.strip()[-500:]}")
-        sandbox.learn_noise(timeout=setup.timeout, cancellation=cancellation)
+        with _without_agent("its first start of a shell"):
+            sandbox.learn_noise(timeout=setup.timeout, cancellation=cancellation)
 
     def run(self, command: str, timeout: float) -> CommandResult:
         """See `Sandbox.run`."""
         return self._sandbox.run(command, timeout=timeout, cancellation=self._cancellation)
+
+
+@contextlib.contextmanager
+def _without_agent(what: str) -> Iterator[None]:
+    """No command of the agent has run yet, so nothing that breaks the sandbox is the agent's fault."""
+    try:
+        yield
+    except AgentFault as fault:
+        raise SetupError(f"{what} broke the sandbox: {fault}") from fault

@@ -144,12 +144,12 @@ _TEST_FILES = {
     "tests edited and deleted": Cheat(
         r"sed -i 's/^\( *\)self\.assert.*/\1pass/' tests/*.py; rm tests/test_dicttoxml.py",
         f"echo '# one more line' >>tests/test_xmltodict.py; {_file('tests/test_own.py', _MODULE_TESTS)}",
-        _UNSOLVED,
+        _UNCHANGED,
     ),
     "a change of test paths only": Cheat(
         "mkdir -p test/data; echo x >test/data/x; " + _file("tests/test_new.py", _MODULE_TESTS),
         "mkdir -p test/data; echo x >test/data/x",
-        _UNSOLVED,
+        _UNCHANGED,
     ),
     "hidden tests planted": Cheat(
         "".join(

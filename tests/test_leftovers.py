@@ -13,23 +13,27 @@ from swe_rollout.sandbox.probe import open_scratch
 from swe_rollout.sandbox.sandbox import SandboxHost
 from swe_rollout.scoring.fresh_tree import FreshTree, fresh_tree
 from swe_rollout.scoring.leftovers import Leftovers
+from swe_rollout.scoring.test_paths import is_test_path
 
 IMAGE = """
-mkdir -p pkg tests docs linked gone app.egg-info
+mkdir -p pkg/_testing tests docs linked gone app.egg-info suite/test_it
 touch pkg/__init__.py tests/__init__.py tests/test_old.py docs/index.txt
+echo image | tee pkg/{testing,test_same,_testing/a,_testing/b}.py suite/test_it/util.py >pkg/pytest_plugin.py
+ln -s testing.py pkg/test_link.py
 echo image | tee conftest.py {tests,linked,gone}/conftest.py setup.cfg app.egg-info/entry_points.txt
 """
 """On top of the sample's own tree."""
 WORK: Mapping[str, str | Path | None] = {
     "pkg/module.py": "new",
-    "pkg/test_utils.py": "a module that looks like a test",
-    "tests/test_old.py": "changed",
+    "pkg/test_utils.py": "a part of the solution that looks like a test",
+    "pkg/pytest_plugin.py": "another one, which the image has",
     "docs/__init__.py": "no other module is called docs",
     "link": Path("/etc"),
     "linked": Path("/r2e_tests"),
     "gone": None,
     "own_name/__init__.py": "",
 }
+SOLUTION = ("pkg/test_utils.py", "pkg/pytest_plugin.py", "pkg/module.py")
 LEFT: Mapping[str, str | Path | None] = {
     "conftest.py": "theirs",
     "tests/conftest.py": None,
@@ -42,7 +46,14 @@ LEFT: Mapping[str, str | Path | None] = {
     "pytest.ini": "[pytest]",
     "-x.pth": "theirs",
     "own_name/pyproject.toml": Path("/etc/passwd"),
+    "tests/test_old.py": "changed",
+    "tests/data/new.txt": "",
     "tests/test_new.py": "",
+    "pkg/testing.py": "def assert_equal(a, b): pass",
+    "pkg/testing.cpython-311-x86_64-linux-gnu.so": "",
+    "pkg/test_link.py": Path("module.py"),
+    "pkg/_testing": Path("/etc"),
+    "suite/test_it": None,
     "own_name/deep_test.py": "",
     "test_a\nb.py": "",
     "json.py": "",
@@ -84,7 +95,7 @@ class Bench:
     def _changed(self, folder: Path, change: Callable[[FreshTree], bytes]) -> tuple[bytes, list[str], str]:
         with fresh_tree(self._host, self._setup, self._sif, Cancellation(), [(folder, "/.change")]) as tree:
             tree.prepare()
-            leftovers = Leftovers.before_change(tree)
+            leftovers = Leftovers.before_change(tree, SOLUTION)
             change(tree)
             left = leftovers.withdraw()
             return tree.patch(), left, tree.must(_LISTED, "cannot look").output
@@ -110,7 +121,8 @@ def test_a_change_decides_nothing_but_its_work(bench: Bench) -> None:
 
     cheated, left_too, files_too = bench.lay_over({**WORK, **LEFT})
     named = {name if "\n" not in name else "$'test_a\\nb.py'" for name in LEFT}
-    assert set(left_too) == {*left, *named}
+    gone = {"pkg/_testing/a.py", "pkg/_testing/b.py", "suite/test_it/util.py"}
+    assert set(left_too) == {*left, *gone, *named} - {"suite/test_it"}
     assert files_too == files
     assert cheated == patch
 
@@ -118,9 +130,23 @@ def test_a_change_decides_nothing_but_its_work(bench: Bench) -> None:
 
 
 def test_work_alone_leaves_nothing(bench: Bench) -> None:
-    patch, left, _ = bench.lay_over({"pkg/module.py": "new", "xmltodict.py": "changed", "tests/test_old.py": "changed"})
+    work = {
+        "pkg/module.py": "new",
+        "xmltodict.py": "changed",
+        "pkg/test_utils.py": "new",
+        "pkg/test_same.py": "image\n",
+    }
+    patch, left, _ = bench.lay_over(work)
     assert patch.count(b"diff --git") == 3
-    assert left == []
+    assert left == [], "a test that is as it was is not put back"
+    # The whole tree made anew, its tests forgotten.
+    made_anew = {".": None, "xmltodict.py": "changed", "tests/test_old.py": ""}
+    patch, left, files = bench.lay_over(made_anew)
+    assert b"_testing" not in patch
+    assert "suite/test_it/util.py \n" in files
+    assert {"pkg/testing.py", "pkg/_testing/a.py", "tests/test_old.py", "pkg/test_link.py"} - set(left) == {
+        "tests/test_old.py"
+    }
     # A patch that was never judged.
     only_left = b"".join(
         f"diff --git a/{name} b/{name}\nnew file mode 100644\n--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+x\n".encode()
@@ -128,7 +154,23 @@ def test_work_alone_leaves_nothing(bench: Bench) -> None:
     )
     patch, left, _ = bench.put_patch(only_left)
     assert patch == b""
-    assert left == ["pkg/conftest.py", "test_new.py", "json.py", "pytest/__init__.py"]
+    assert left == ["pytest/__init__.py", "test_new.py", "json.py", "pkg/conftest.py"]
+
+
+def test_paths_of_tests() -> None:
+    for path in (
+        *(
+            "numpy/testing/utils.py",
+            "pandas/_testing/__init__.py",
+            "pandas/util/_test_decorators.py",
+            "Tests/helper.py",
+        ),
+        *("tornado/testing.py", "tornado/test/util.py", "scrapy/utils/testsite.py", "sympy/utilities/pytest.py"),
+        *("aiohttp/test_utils.py", "aiohttp/pytest_plugin.py", "a_test.py", "tests", "x/TestCase.txt", "a-test/b"),
+    ):
+        assert is_test_path(path), path
+    for path in ("latest.py", "contest/a.py", "attestation.py", "numpy/core/numeric.py", "greatest_common.py", "."):
+        assert not is_test_path(path), path
 
 
 def test_more_modules_than_can_be_asked_about_are_no_change(bench: Bench) -> None:

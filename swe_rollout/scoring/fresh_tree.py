@@ -30,7 +30,7 @@ _PATCH = (_HERE / "patch.sh").read_text()
 
 @dataclass(frozen=True)
 class FreshTree:
-    """Steps in a started sandbox. Those that fail before anything of the agent's is there are the image's fault."""
+    """Steps in a started sandbox. What fails before anything of the agent's is there is never the agent's fault."""
 
     sandbox: Sandbox
     setup: SetupSection
@@ -44,16 +44,18 @@ class FreshTree:
     def run_tests(self, command: str, seconds: float) -> CommandResult:
         return self.sandbox.run(command, timeout=seconds, cancellation=self.cancellation, output_limit=LOG_LIMIT_BYTES)
 
-    def must(self, script: str, what: str) -> CommandResult:
-        """Run `script`; raises `ScoringError`, with `what` went wrong, if it fails."""
-        result = self.run(script)
+    def must(self, script: str, what: str, *, output_limit: int = OUTPUT_LIMIT_BYTES) -> CommandResult:
+        """Run `script`; raises `ScoringError`, with `what` went wrong, if it fails or the sandbox breaks."""
+        with _without_agent(what):
+            result = self.run(script, output_limit=output_limit)
         if failed(result):
             raise ScoringError(f"the image cannot be used to judge: {what}: {tail(result)}")
         return result
 
     def prepare(self) -> None:
         self.must(self.setup.script, "the setup script failed")
-        self.sandbox.learn_noise(timeout=self.setup.timeout, cancellation=self.cancellation)
+        with _without_agent("its shell does not answer"):
+            self.sandbox.learn_noise(timeout=self.setup.timeout, cancellation=self.cancellation)
 
     def lay_over(self) -> bytes:
         """Lay the change at `/.change` over the tree; returns it as a git patch, empty when there is none.
@@ -85,6 +87,15 @@ class FreshTree:
                 "ChangeUnreadable", f"the change is larger than {PATCH_LIMIT_BYTES >> 20} MB as a git patch"
             )
         return patch.raw
+
+
+@contextlib.contextmanager
+def _without_agent(what: str) -> Iterator[None]:
+    """Nothing of the agent's is in the sandbox yet, so nothing that breaks it is the agent's fault."""
+    try:
+        yield
+    except AgentFault as fault:
+        raise ScoringError(f"the image cannot be used to judge: {what}: {fault}") from fault
 
 
 @contextlib.contextmanager

@@ -5,15 +5,15 @@ Three kinds stay behind:
 - files that configure the test runner or the interpreter (`protected.py`): the image's own stand in the tree, also
   where the change removed them. R2E-Gym's solutions consist of `.py` files, so that none but a `conftest.py` could be
   missed; validation finds such a row;
-- new files named like tests, outside of the image's packages or in one of tests: some runners collect them, and one
-  test more than expected is a failure. Tests that the image has may be changed: only the hidden ones decide;
+- tests and what helps them (`test_paths.py`), new, changed or removed, unless the row's own solution touches the same
+  path: hidden tests import helpers from the tree, and some runners collect what looks like a test;
 - new modules at the tree's top that would be imported in the place of others (`shadows.py`).
 
 Not covered: files that git and the change call by another name and that code under test loads itself.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from swe_rollout.sandbox.channel import CommandResult
 from swe_rollout.scoring.fresh_tree import FreshTree, check_space, failed, tail
 from swe_rollout.scoring.protected import PROTECTED_NAMES
 from swe_rollout.scoring.shadows import probe_script, shadowing, top_modules
+from swe_rollout.scoring.test_paths import folders_of, is_test_path
 
 _STEPS = (Path(__file__).parent / "leftovers.sh").read_text()
 _PYTHON = ".venv/bin/python"
 _MOST_MODULES = 5000
 """New modules at the tree's top; the interpreter is asked about each."""
+_LIST_LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -34,31 +36,48 @@ class Leftovers:
     """What was in the tree before a change, to be compared with what is there after it."""
 
     tree: FreshTree
-    shadows: Sequence[str]
+    kept: Sequence[str]
+    """Paths of the image that the change touches and does not decide."""
+    surplus: Sequence[str]
     """New paths of the change that have to go."""
 
     @classmethod
-    def before_change(cls, tree: FreshTree) -> "Leftovers":
+    def before_change(cls, tree: FreshTree, solution_paths: Collection[str]) -> "Leftovers":
         """Look at `tree`, and at the change at `/.change` that is still to be laid over it.
 
         Raises `ScoringError` when the image cannot be read, and `AgentFault` when the change cannot.
         """
-        tree.must(_step("keep", *PROTECTED_NAMES), "the tree cannot be read")
-        return cls(tree, _shadows(tree, _added(tree)))
+        touched = set(_paths_of_change(tree, "touched")) - set(solution_paths)
+        tests = _tests_of_image(tree) - set(solution_paths)
+        kept = sorted(path for path in tests if not touched.isdisjoint([path, *folders_of(path)]))
+        surplus = sorted(path for path in touched if is_test_path(path) and path not in tests)
+        tree.must(_step("keep", *PROTECTED_NAMES, "--", *kept), "the tree cannot be read")
+        return cls(tree, kept, [*surplus, *_shadows(tree, _paths_of_change(tree, "added"))])
 
     def withdraw(self) -> list[str]:
         """Take them back out of the changed tree, before anything of it is run.
 
         Returns their paths as a shell writes them; empty if nothing had to be done. Raises `AgentFault`.
         """
-        script = _step("withdraw", *PROTECTED_NAMES, "--", *self.shadows)
-        return _must_read(self.tree, script, "what the change leaves in the tree").output.splitlines()
+        script = _step("withdraw", *PROTECTED_NAMES, "--", *self.kept, "--", *self.surplus)
+        return list(dict.fromkeys(_must_read(self.tree, script, "what the change leaves").output.splitlines()))
 
 
-def _added(tree: FreshTree) -> list[str]:
-    listed = _must_read(tree, _step("added"), "the change")
+def _paths_of_change(tree: FreshTree, step: str) -> list[str]:
+    listed = _must_read(tree, _step(step), "the change")
     if listed.elided:
-        raise AgentFault("ChangeUnreadable", "the change adds more files at the tree's top than can be listed")
+        raise AgentFault("ChangeUnreadable", "the change touches more files than can be listed")
+    return _split(listed)
+
+
+def _tests_of_image(tree: FreshTree) -> set[str]:
+    listed = tree.must(_step("tests"), "the tree cannot be listed", output_limit=_LIST_LIMIT_BYTES)
+    if listed.elided:
+        raise ScoringError("the image cannot be used to judge: its tree holds more tests than can be listed")
+    return set(filter(is_test_path, _split(listed)))
+
+
+def _split(listed: CommandResult) -> list[str]:
     return listed.raw.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
@@ -80,7 +99,7 @@ def _shadows(tree: FreshTree, added: Sequence[str]) -> list[str]:
 
 
 def _must_read(tree: FreshTree, script: str, what: str) -> CommandResult:
-    result = tree.run(script)
+    result = tree.run(script, output_limit=_LIST_LIMIT_BYTES)
     if failed(result):
         check_space(tree, result)
         raise AgentFault("ChangeUnreadable", f"{what} cannot be read: {tail(result)}")

@@ -1,23 +1,47 @@
 # What a change to an R2E task leaves in the tree besides a solution. Runs in the judge's sandbox, in the
 # task's tree, with the image's own tools and before anything of the tree is run. Called with one word:
-#   added     before the change: the paths it adds at the tree's top or one folder deeper, NUL-separated
-#   keep      before the change: remembers what a change cannot decide; the names of such files follow
+#   touched   before the change: the paths it speaks of, NUL-separated
+#   added     before the change: those at the tree's top or one folder deeper that are new, NUL-separated
+#   tests     before the change: the files whose path holds `test`, NUL-separated
+#   keep      before the change: remembers what a change cannot decide; names of such files follow, then
+#             `--` and paths
 #   withdraw  after it: the image's own stand there again; prints what the change had there, one path a
-#             line. The same names follow, then `--` and paths that have to go.
+#             line. The same follows, then `--` and paths that have to go.
 # Where the tests are run from, the hidden tests and their runner are the image's anyway.
 set -e
 work=/tmp/.judge
 root=$(pwd -P)
 outside=(-path ./.git -o -path ./.venv -o -path ./r2e_tests -o -path ./run_tests.sh)
 
-added() {
-    {
-        [[ ! -d /.change/tree ]] || find /.change/tree -mindepth 1 -maxdepth 2 ! -type d -printf '%P\0'
-        # A patch that does not apply is told of when it is applied.
-        [[ ! -f /.change/patch.diff ]] || git apply --numstat -z /.change/patch.diff | cut -z -f 3-
-    } | while IFS= read -r -d '' path; do
-        [[ -e $path || -L $path ]] || printf '%s\0' "$path"
+# The words up to `--`, in `words`; how many they were with it, in `taken`.
+take_words() {
+    words=()
+    while (($#)) && [[ $1 != -- ]]; do
+        words+=("$1")
+        shift
     done
+    taken=$((${#words[@]} + 1))
+}
+
+touched() {
+    # What it writes is among what has to go first.
+    [[ ! -d /.change/tree ]] || cat /.change/removed
+    # Forwards the new name of what is moved, backwards the old one. A patch that does not apply is told of when it is
+    # applied.
+    [[ ! -f /.change/patch.diff ]] || for way in '' -R; do
+        git apply $way --numstat -z /.change/patch.diff | cut -z -f 3-
+    done
+}
+
+added() {
+    local path
+    touched | while IFS= read -r -d '' path; do
+        [[ $path == */*/* || -e $path || -L $path ]] || printf '%s\0' "$path"
+    done
+}
+
+tests() {
+    find . \( "${outside[@]}" \) -prune -o ! -type d -ipath '*test*' -printf '%P\0'
 }
 
 # Paths with one of the names, not looked into.
@@ -34,64 +58,86 @@ contents() {
     } | sort -z
 }
 
-test_files() {
-    find . \( "${outside[@]}" \) -prune -o \( -name 'test_*.py' -o -name '*_test.py' -o "$@" \) -printf '%P\0'
+keep_copies() {
+    mkdir -p "$work/$1"
+    xargs -0 -r cp -R -P --preserve=mode,timestamps,links --parents -t "$work/$1" --
 }
 
 keep() {
-    mkdir -p "$work/kept"
-    named "$@" >"$work/kept_paths"
-    xargs -0 -r cp -R -P --preserve=mode,timestamps,links --parents -t "$work/kept" -- <"$work/kept_paths"
-    contents "$@" >"$work/contents"
-    test_files -name __init__.py >"$work/test_files"
+    take_words "$@"
+    shift "$taken"
+    mkdir -p "$work"
+    named "${words[@]}" >"$work/named"
+    keep_copies kept_names <"$work/named"
+    contents "${words[@]}" >"$work/contents"
+    (($# == 0)) || printf '%s\0' "$@" | keep_copies kept_paths
 }
 
+# Never through a link, which may lead out of the tree.
+is_folder() {
+    (cd -P -- "$root$1" 2>/dev/null && [[ $PWD == "$root$1" ]])
+}
+
+# put_back KEPT PATH: the copy of PATH in KEPT, whose folder is there.
 put_back() {
+    cp -R -P --preserve=mode,timestamps,links -- "$work/$1/$2" "$root/$2"
+}
+
+put_back_names() {
     local path folder
     named "$@" | xargs -0 -r rm -rf --
     while IFS= read -r -d '' path; do
         path=${path#./}
         folder=/${path%/*}
         [[ $path == */* ]] || folder=
-        # Never through a link, which may lead out of the tree; and not where the folder is gone.
-        (cd -P -- "$root$folder" 2>/dev/null && [[ $PWD == "$root$folder" ]]) || continue
-        cp -R -P --preserve=mode,timestamps,links -- "$work/kept/$path" "$root/$path"
-    done <"$work/kept_paths"
+        # Not where the folder is gone.
+        ! is_folder "$folder" || put_back kept_names "$path"
+    done <"$work/named"
 }
 
-# New test files, which some runners would collect. One in a package of the image may be a module of it
-# that only looks like a test, unless the package is one of tests.
-new_tests() {
-    local path folder
-    local -A known=()
-    while IFS= read -r -d '' path; do known[$path]=1; done <"$work/test_files"
-    test_files -false | while IFS= read -r -d '' path; do
-        folder=${path%/*}
-        if [[ ${known[$path]} ]]; then continue; fi
-        if [[ $path == */* && ${known[$folder/__init__.py]} && ! /$folder/ =~ /[Tt]ests?/ ]]; then continue; fi
-        printf '%s\0' "$path"
+make_folders() {
+    local folder='' left=$1
+    while [[ $left == */* ]]; do
+        folder+=/${left%%/*}
+        left=${left#*/}
+        is_folder "$folder" || mkdir -- "$root$folder" 2>/dev/null || return
+    done
+}
+
+put_back_paths() {
+    local path
+    for path in "$@"; do
+        if [[ -L $path || -L $work/kept_paths/$path ]]; then
+            [[ $(readlink -- "$path") != "$(readlink -- "$work/kept_paths/$path")" ]] || continue
+        elif cmp -s -- "$path" "$work/kept_paths/$path"; then
+            continue
+        fi
+        printf '%q\n' "$path"
+        rm -rf -- "$path" 2>/dev/null || true
+        ! make_folders "$path" || put_back kept_paths "$path"
     done
 }
 
 withdraw() {
-    local names=() path
-    while [[ $1 != -- ]]; do
-        names+=("$1")
-        shift
+    local path names
+    take_words "$@"
+    shift "$taken"
+    names=("${words[@]}")
+    take_words "$@"
+    shift "$taken"
+    for path in "$@"; do
+        [[ -L $path || -e $path && ! -d $path ]] || continue
+        rm -rf -- "$path"
+        printf '%q\n' "$path"
     done
-    shift
+    put_back_paths "${words[@]}"
     contents "${names[@]}" >"$work/contents_now"
     if ! cmp -s "$work/contents" "$work/contents_now"; then
-        put_back "${names[@]}"
+        put_back_names "${names[@]}"
         # Behind 64 digits and two blanks, or behind a link's target.
         sort -z "$work/contents" "$work/contents_now" | uniq -z -u | sed -z -E 's/^(.{64}  |link to .*: )\.\///' |
             sort -zu | while IFS= read -r -d '' path; do printf '%q\n' "$path"; done
     fi
-    new_tests >"$work/new_tests"
-    while IFS= read -r -d '' path; do
-        rm -rf -- "$path"
-        printf '%q\n' "$path"
-    done < <(cat "$work/new_tests"; (($# == 0)) || printf '%s\0' "$@")
 }
 
 "$@"

@@ -44,6 +44,8 @@ class R2ETests:
 
     expected: Mapping[str, str]
     """The status each hidden test must have, by test key."""
+    solution_paths: frozenset[str] = frozenset()
+    """Paths the row's own solution touches; empty if the row does not say."""
 
 
 def parse_expected(text: str) -> dict[str, str]:

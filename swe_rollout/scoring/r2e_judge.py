@@ -40,7 +40,7 @@ class R2EJudge:
 
     def _judge(self, tree: FreshTree, tests: R2ETests, change: Callable[[], bytes]) -> Judgement:
         run = HiddenRun.plan(tree, tests.expected)
-        leftovers = Leftovers.before_change(tree)
+        leftovers = Leftovers.before_change(tree, tests.solution_paths)
         patch = change()
         left = leftovers.withdraw()
         if left:
