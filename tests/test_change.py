@@ -84,6 +84,23 @@ def test_what_is_no_tree_is_the_agents_fault(tmp_path: Path) -> None:
         with pytest.raises(AgentFault, match="/testbed is no longer a folder"):
             capture(upper.parent, "/testbed", tmp_path / f"change of {name}")
 
+    for name in ("link", "whiteout", "fuse whiteout", "made anew without it"):
+        upper = tmp_path / f"{name} above" / "upper"
+        upper.mkdir(parents=True)
+        host = tmp_path / f"{name} host"
+        write(host / "repo" / "file")
+        if name == "link":
+            (upper / "work").symlink_to(host)
+        elif name == "whiteout":
+            os.mknod(upper / "work", stat.S_IFCHR, 0)
+        elif name == "fuse whiteout":
+            write(upper / ".wh.work", "")
+        else:
+            write(upper / "work" / ".wh..wh..opq", "")
+        with pytest.raises(AgentFault, match="/work/repo is no longer a folder"):
+            capture(upper.parent, "/work/repo", tmp_path / f"change of {name} above")
+        assert (host / "repo" / "file").exists()
+
     deep = tmp_path / "deep" / "upper" / "testbed"
     deep.mkdir(parents=True)
     here = Path.cwd()
@@ -100,12 +117,22 @@ def test_what_is_no_tree_is_the_agents_fault(tmp_path: Path) -> None:
     assert not (tmp_path / "deep change").exists()
 
 
+def test_a_tree_below_a_folder_that_was_made_anew(tmp_path: Path) -> None:
+    work = tmp_path / "layer" / "upper" / "work"
+    write(work / "repo" / "file")
+    write(work / ".wh..wh..opq", "")
+    change = capture(tmp_path / "layer", "/work/repo", tmp_path / "change")
+    assert (change.folder / "removed").read_bytes() == b"file\0.\0"
+
+
 def test_a_layer_that_cannot_be_read_is_no_verdict(tmp_path: Path) -> None:
     tree = tmp_path / "upper" / "testbed"
     (tree / "moved").mkdir(parents=True)
     os.setxattr(tree / "moved", "trusted.overlay.redirect", b"/elsewhere")
     with pytest.raises(ScoringError, match=r"overlayfs trusted\.overlay\.redirect"):
         capture(tmp_path, "/testbed", tmp_path / "change")
+    with pytest.raises(ScoringError, match=r"layer cannot be read: .*No such file"):
+        capture(tmp_path, "/testbed", tmp_path / "not there" / "change")
 
 
 def test_a_file_of_the_layer_is_read_without_following_anything(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
 from waiting import until
@@ -20,6 +21,7 @@ from waiting import until
 from data.results import parse_log
 from data.rows import write_parquet
 from swe_rollout.sandbox import processes
+from swe_rollout.validation.replay import commands
 
 REPOSITORY = Path(__file__).parents[1]
 TRAIN = "R2E-Gym-Subset/data/train-00000-of-00001.parquet"
@@ -187,6 +189,62 @@ def test_good_and_bad_rows(desk: Desk, sample: Row) -> None:
     code, out, err = desk.run("validate", "--mode", "train")
     assert (code, " 3 checked in " in out) == (1, True), (out, err)
     assert desk.manifest()[names["b"]]["result"] == "valid"
+
+    # A server that is given the manifest leases the rows that it calls valid.
+    with desk.started("--port=0", "--config=data.eval=", f"--validated={desk.output / 'manifest.parquet'}") as server:
+        assert server.stderr is not None
+        said = [server.stderr.readline()]
+        while "listening on" not in said[-1]:
+            assert said[-1], said
+            said.append(server.stderr.readline())
+        with httpx.Client(base_url=said[-1].split(" on ")[1].split()[0], trust_env=False, timeout=60) as http:
+            tasks = http.get("/readyz").json()["tasks"]["train"]
+            leased = {row["task_id"] for row in http.get("/tasks").json()["tasks"]}
+        server.terminate()
+        server.communicate(timeout=60)
+    valid = {name for name, row in desk.manifest().items() if row["result"] == "valid" and row["mode"] == "train"}
+    assert leased == valid == {names["b"], *(f"{row['repo_name']}__{row['commit_hash'][:12]}" for row in good)}
+    assert (tasks["rows"], tasks["left_out_gold_fails"], tasks["left_out_noop_passes"]) == (len(good) + 1, 1, 1)
+
+
+def test_the_commands_of_a_replay(tmp_path: Path) -> None:
+    """In a repository of git alone: what it writes to patch.txt makes the same change again."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+
+    def do(*words: str) -> str:
+        return subprocess.run(words, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    for name, text in (
+        ("a.sql", "-- a/b comment\nselect 1\n"),
+        ("gone", "x\n"),
+        ("[x]", "1\n"),
+        (".gitignore", "*.log"),
+    ):
+        (tmp_path / name).write_text(text)
+    do(*git, "init", "-q")
+    do(*git, "add", "-A")
+    do(*git, "commit", "-qm", "before")
+    (tmp_path / "a.sql").write_text("select 1\n")
+    (tmp_path / "gone").rename(tmp_path / "moved")
+    (tmp_path / "[x]").write_text("2\n")
+    (tmp_path / "new.log").write_text("ignored\n")
+    do(*git, "add", "-A", "--force")
+    patch = do(*git, "diff", "--cached", "-M")
+    assert "rename from gone" in patch
+    do(*git, "reset", "-q", "--hard")
+    (tmp_path / "unrelated").write_text("not of the change")
+
+    for command in commands(patch)[:2]:
+        do("bash", "-c", command)
+
+    written = (tmp_path / "patch.txt").read_text()
+    do(*git, "reset", "-q", "--hard")
+    do(*git, "apply", "patch.txt")
+    assert (tmp_path / "a.sql").read_text() == "select 1\n"
+    assert ((tmp_path / "gone").exists(), (tmp_path / "moved").read_text()) == (False, "x\n")
+    assert (tmp_path / "[x]").read_text() == "2\n"
+    assert (tmp_path / "new.log").read_text() == "ignored\n"
+    assert "unrelated" not in written
 
 
 def test_flaky_row(desk: Desk, sample: Row, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from swe_rollout.cancellation import Cancellation
-from swe_rollout.errors import ImageError, SandboxError, StartupError
+from swe_rollout.errors import AgentFault, ImageError, SandboxError, StartupError
 from swe_rollout.sandbox.confinement import Confinement, choose
 from swe_rollout.sandbox.sandbox import SandboxHost, running
 from swe_rollout.sandbox.scratch import Scratch
@@ -74,7 +74,7 @@ def try_sandbox(host: SandboxHost, *images: Path) -> None:
             result = sandbox.run(_EXERCISE, timeout=_SECONDS, cancellation=Cancellation())
     except ImageError as error:
         raise StartupError(str(error)) from None
-    except SandboxError as error:
+    except (SandboxError, AgentFault) as error:
         raise StartupError(f"{error} ({_advice(scratch)})") from None
     if result.returncode != 0 or result.timed_out:
         raise StartupError(

@@ -47,21 +47,19 @@ def capture(layer: Path, cwd: str, folder: Path) -> Change:
     The layer is used up. Raises `AgentFault` when the agent left something that is no tree, and `ScoringError`
     when the layer is in a form that cannot be read.
     """
-    folder.mkdir(mode=0o755)
-    tree, source = folder / "tree", layer / "upper" / cwd.lstrip("/")
+    tree = folder / "tree"
     removed: list[bytes] = []
     try:
+        folder.mkdir(mode=0o755)
         (layer / "upper").chmod(0o755)
-        mode = source.lstat().st_mode if os.path.lexists(source) else None
-        if mode is None:
+        source, is_new = _find(layer / "upper", cwd)
+        if source is None:
             tree.mkdir()
-        elif stat.S_ISDIR(mode):
-            source.rename(tree)
-            if _is_opaque(tree):
-                removed.append(b".")
-            removed += _filter(tree, b"")
         else:
-            raise AgentFault("TreeRemoved", f"{cwd} is no longer a folder")
+            source.rename(tree)
+            removed += _filter(tree, b"")
+        if is_new:
+            removed.append(b".")
         tree.chmod(0o755)
         (folder / "removed").write_bytes(b"".join(path + b"\0" for path in removed))
         remove_tree(layer)
@@ -70,6 +68,25 @@ def capture(layer: Path, cwd: str, folder: Path) -> Change:
             raise AgentFault("TreeUnreadable", f"the tree below {cwd} is nested too deeply to be judged") from error
         raise ScoringError(f"the sandbox's layer cannot be read: {error}") from error
     return Change(folder)
+
+
+def _find(upper: Path, cwd: str) -> tuple[Path | None, bool]:
+    """Where `upper` has the tree, if it does, and whether it hides the image's one.
+
+    Raises `AgentFault` when something else than folders leads there.
+    """
+    source, is_new = upper, False
+    for name in Path(cwd).parts[1:]:
+        source /= name
+        if not os.path.lexists(source):
+            if is_new or os.path.lexists(source.with_name(f"{_WHITEOUT_PREFIX}{name}")):
+                raise AgentFault("TreeRemoved", f"{cwd} is no longer a folder")
+            return None, False
+        if not stat.S_ISDIR(source.lstat().st_mode):
+            raise AgentFault("TreeRemoved", f"{cwd} is no longer a folder")
+        source.chmod(stat.S_IMODE(source.stat().st_mode) | stat.S_IRWXU)
+        is_new = is_new or _is_opaque(source)
+    return source, is_new
 
 
 def _filter(folder: Path, prefix: bytes) -> Iterator[bytes]:

@@ -75,8 +75,11 @@ def commands(patch: str) -> list[str]:
         mark += "_"
     end = "" if patch.endswith("\n") else "\n"
     paths = shlex.join(sorted(paths_of(patch)))
+    # Of the paths that headers seem to name, git takes those that it or the tree knows.
+    known = f"git --literal-pathspecs ls-files -z --cached --others -- {paths}"
+    add = "xargs -0 -r git --literal-pathspecs add --all --force --"
     return [
         f"git apply --whitespace=nowarn <<'{mark}'\n{patch}{end}{mark}\n",
-        f"git add --all --force -- {paths} && git diff --cached --binary -- {paths} > patch.txt",
+        f"{known} | {add} && git --literal-pathspecs diff --cached --binary -- {paths} > patch.txt",
         f"echo {SUBMIT_MARKER} && cat patch.txt",
     ]
