@@ -19,7 +19,7 @@ from waiting import until
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.config import RolloutConfig, load_config
-from swe_rollout.errors import Cancelled, ScoringError
+from swe_rollout.errors import Cancelled, ScoringError, StartupError
 from swe_rollout.sandbox import processes
 from swe_rollout.sandbox.confinement import choose
 from swe_rollout.sandbox.probe import open_scratch
@@ -30,6 +30,7 @@ from swe_rollout.scoring.judge import Judge
 from swe_rollout.scoring.judgement import Judgement
 from swe_rollout.scoring.paths import paths_of
 from swe_rollout.scoring.swebench import SWEBenchTests, doubt, parse_tests
+from swe_rollout.scoring.worker_process import WorkerLimits
 from swe_rollout.tasks import Task
 from swe_rollout.workspace import AgentWorkspace
 
@@ -207,13 +208,13 @@ def test_a_parser_that_fails_or_never_ends(harness: Harness, real: list[SWEBench
     assert (failed.reward, failed.status) == (0.0, "parser_error")
     assert failed.reason == "the log parser failed: IndexError: list index out of range"
     endless = eval_log(["_" * 3_000_000])
-    impatient = Harness(seconds=2)
+    impatient = Harness(WorkerLimits(cpu=2))
     try:
         impatient.ungradable([])
         pid = impatient.pid
         hung = impatient.grade(sympy, "diff", endless, Cancellation())
         assert (hung.reward, hung.status) == (0.0, "parser_error")
-        assert hung.reason == "the log parser did not end within 2 s"
+        assert hung.reason == "the log parser did not end within 2 s of CPU time"
         assert pid not in workers()
     finally:
         impatient.close()
@@ -224,6 +225,21 @@ def test_a_parser_that_fails_or_never_ends(harness: Harness, real: list[SWEBench
     with pytest.raises(Cancelled, match="given up"):
         harness.grade(sympy, "diff", endless, cancellation)
     assert harness.pid is None
+
+    # Whether the machine gave it no time to start or no time to read the log: that says nothing of the log.
+    for limits, words in (
+        (WorkerLimits(start=0.01), "the grading process was not ready within 0.01 s"),
+        (WorkerLimits(answer=1), "the grading process did not answer within 1 s"),
+    ):
+        stalled = Harness(limits)
+        try:
+            with pytest.raises(ScoringError, match=re.escape(words)):
+                stalled.grade(sympy, "diff", endless, Cancellation())
+            assert stalled.pid is None
+        finally:
+            stalled.close()
+    with pytest.raises(StartupError, match=re.escape("was not ready within 0.01 s")):
+        Harness(WorkerLimits(start=0.01)).ungradable([])
 
 
 def test_the_grading_process_dies(harness: Harness) -> None:
@@ -257,8 +273,8 @@ def test_the_grading_process_dies(harness: Harness) -> None:
 
 
 def test_the_grading_process_ends_with_the_server() -> None:
-    start = "import os; from swe_rollout.scoring.worker_process import WorkerProcess\n"
-    start += "worker = WorkerProcess(5); print(worker.pid, worker.folder, flush=True); os._exit(9)"
+    start = "import os; from swe_rollout.scoring.worker_process import WorkerLimits, WorkerProcess\n"
+    start += "worker = WorkerProcess(WorkerLimits()); print(worker.pid, worker.folder, flush=True); os._exit(9)"
     done = subprocess.run(
         [sys.executable, "-c", start], cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True, check=False
     )
