@@ -29,7 +29,7 @@ from swe_rollout.scoring.harness import Harness
 from swe_rollout.scoring.judge import Judge
 from swe_rollout.scoring.judgement import Judgement
 from swe_rollout.scoring.paths import paths_of
-from swe_rollout.scoring.swebench import SWEBenchTests, doubt, parse_tests
+from swe_rollout.scoring.swebench import END_MARKER, START_MARKER, SWEBenchTests, doubt, parse_tests
 from swe_rollout.scoring.worker_process import WorkerLimits
 from swe_rollout.tasks import Task
 from swe_rollout.workspace import AgentWorkspace
@@ -42,6 +42,7 @@ ROW: dict[str, Any] = {
     "PASS_TO_PASS": "[]",
     "docker_image": "swe-rollout-samples/flask",
 }
+OFFICIAL = "swebench/sweb.eval.x86_64.pallets_1776_flask-1:latest"
 WORKER = b"harness_worker.py"
 
 
@@ -129,6 +130,8 @@ def test_rows_that_cannot_be_judged_are_refused_by_name(harness: Harness) -> Non
     for change, reason in (
         ({"docker_image": None}, "carries no eval_script and names no image that bakes /run_tests.sh"),
         ({"docker_image": None, "eval_script": " "}, "use R2E-Gym/SWE-Bench-Verified"),
+        ({"docker_image": OFFICIAL}, "carries no eval_script and names no image that bakes /run_tests.sh"),
+        ({"docker_image": f"docker.io/{OFFICIAL}"}, "use R2E-Gym/SWE-Bench-Verified"),
         ({"eval_script": "pytest -rA"}, "eval_script prints no '>>>>> Start Test Output'"),
         ({"FAIL_TO_PASS": "[]"}, "FAIL_TO_PASS names no test"),
         ({"FAIL_TO_PASS": [], "PASS_TO_PASS": ["a"]}, "FAIL_TO_PASS names no test"),
@@ -145,6 +148,8 @@ def test_rows_that_cannot_be_judged_are_refused_by_name(harness: Harness) -> Non
         assert "\n" not in str(caught.value)
     tests = parse_tests(ROW)
     assert (tests.fail_to_pass, tests.pass_to_pass, tests.eval_script) == (("t/a.py::b",), (), None)
+    script = "".join(f": '{marker}'\n" for marker in (START_MARKER, END_MARKER))
+    assert parse_tests({**ROW, "docker_image": OFFICIAL, "eval_script": script}).eval_script == script
     bad = {
         "repo": dataclasses.replace(tests, instance_id="repo", repo="nobody/nothing"),
         "parser": dataclasses.replace(tests, instance_id="parser", log_parser="parse_log_cobol"),
