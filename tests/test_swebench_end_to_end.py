@@ -1,12 +1,15 @@
 """Whole evaluation sessions on the sample task in SWE-bench form, in both forms of its row."""
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from served import Server, served
+from served import REPOSITORY, Server, served
 
 WRITE_PATCH = "git add -A && git diff --cached > /tmp/patch.txt"
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat /tmp/patch.txt"
@@ -22,6 +25,12 @@ printf '%s\\n' 'import pytest' 'def pytest_collection_modifyitems(items):' '    
     '        item.add_marker(pytest.mark.skip)' > conftest.py
 """
 SKIP_IN_TEST = "sed -i '1i import pytest; pytest.skip(allow_module_level=True)' tests/test_validate.py"
+
+# Python itself says whether the bytes have come through.
+LATIN_1 = r"""
+printf '# coding: latin-1\nassert len("caf\xe9") == 4\n' > src/marshmallow/latin.py
+echo 'import marshmallow.latin' >> src/marshmallow/validate.py
+"""
 
 SURROUNDINGS = """
 command -v python pytest; echo "$CONDA_DEFAULT_ENV"
@@ -40,7 +49,7 @@ def server(request: pytest.FixtureRequest, samples: Path, open_folder: Callable[
     yield from served(samples, open_folder(), instance=request.param)
 
 
-def test_rewards(server: Server) -> None:
+def test_rewards(server: Server, samples: Path, open_folder: Callable[[], Path]) -> None:
     def play(name: str) -> tuple[float, str]:
         view = server.play(name, [changes[name], WRITE_PATCH, SUBMIT])
         assert (view["status"], view["exit_code"], view["task_id"]) == ("completed", 0, server.row["instance_id"])
@@ -51,6 +60,7 @@ def test_rewards(server: Server) -> None:
     sessions: dict[str, str] = {}
     changes = {
         "gold": server.gold,
+        "bytes that are no text": f"{server.gold}\n{LATIN_1}",
         "nothing": "true",
         "skip in source": SKIP_IN_SOURCE,
         "skip by hook": SKIP_BY_HOOK,
@@ -60,6 +70,7 @@ def test_rewards(server: Server) -> None:
         results = dict(zip(changes, threads.map(play, changes), strict=True))
     assert results == {
         "gold": (1.0, "graded"),
+        "bytes that are no text": (1.0, "graded"),
         "nothing": (0.0, "no_change"),
         "skip in source": (0.0, "graded"),
         "skip by hook": (0.0, "no_change"),
@@ -67,6 +78,27 @@ def test_rewards(server: Server) -> None:
     }
     log = server.written(sessions["skip in source"], "test_log.txt")
     assert ": later" in log, log
+
+    latin = sessions["bytes that are no text"]
+    assert b'+assert len("caf\xe9") == 4\n' in (server.folder(latin) / "patch.diff").read_bytes()
+    assert '+assert len("caf\ufffd") == 4\n' in json.loads(server.written(latin, "outcome.json"))["submission"]
+    kept = [sessions[name] for name in ("gold", "bytes that are no text", "nothing")]
+    assert "3 sessions: 3 as before" in rescored(server, samples, open_folder(), kept)
+
+
+def rescored(server: Server, samples: Path, folder: Path, sessions: Sequence[str], *flags: str) -> str:
+    """What `rescore` says about these sessions."""
+    settings = {
+        "R2E_DATA_PATH": str(server.work.parent / "data"),
+        "R2E_SIF_DIR": str(samples / "sifs"),
+        "AGENT_SERVER_TMP_DIR": str(folder / "tmp"),
+        "AGENT_SERVER_WORK_DIR": str(folder / "work"),
+    }
+    command = [sys.executable, "agent_server.py", "rescore", *flags, *map(server.folder, sessions)]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env={**os.environ, **settings}, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
 
 
 def test_the_agent_has_the_testbed_and_not_the_tests(server: Server) -> None:

@@ -341,9 +341,12 @@ ROWS_TESTS = SWEBenchTests(
     gold_paths=frozenset({"xmltodict.py"}),
 )
 CRLF = "diff --git a/crlf.txt b/crlf.txt\n--- a/crlf.txt\n+++ b/crlf.txt\n@@ -1,2 +1,2 @@\n one\r\n-two\r\n+2\r\n"
+LATIN = (
+    b"diff --git a/latin.txt b/latin.txt\n--- a/latin.txt\n+++ b/latin.txt\n@@ -1,2 +1,2 @@\n caf\xe9\n-one\n+\xfcn\n"
+)
 CONFIGURED = """
-printf 'one\\r\\ntwo\\r\\n' > crlf.txt && git add crlf.txt
-git -c user.name=a -c user.email=b commit -qm 'a file with line ends of another system'
+printf 'one\\r\\ntwo\\r\\n' > crlf.txt && printf 'caf\\xe9\\none\\n' > latin.txt && git add crlf.txt latin.txt
+git -c user.name=a -c user.email=b commit -qm 'files with line ends and bytes of another system'
 """
 
 
@@ -368,7 +371,7 @@ class Bench:
 
     def judge(
         self,
-        submission: str,
+        submission: str | bytes,
         tests: SWEBenchTests = ROWS_TESTS,
         *,
         setup: str = "",
@@ -383,7 +386,8 @@ class Bench:
             self.harness,
         )
         task = Task(tests.instance_id, "image", self.sif, tests.repo, "fix it", tests)
-        return judge.judge(task, no_change, submission, cancellation or Cancellation(), run_tests=True)
+        printed = submission.encode() if isinstance(submission, str) else submission
+        return judge.judge(task, no_change, printed, cancellation or Cancellation(), run_tests=True)
 
 
 def no_change() -> Change:
@@ -411,11 +415,13 @@ def pytest_runtest_makereport():
     late += "atexit.register(lambda: (print(LINE, flush=True), os._exit(0)))\n" + ANSWER.format(41)
     killed = "import os\n" + ANSWER.format("os.kill(os.getppid(), 9)")
     ini = new_file("pytest.ini", "[pytest]\naddopts = -p cheat\n") + new_file("cheat.py", passes_all)
-    plays: dict[str, tuple[str, float, str]] = {
+    plays: dict[str, tuple[str | bytes, float, str]] = {
         "gold": (GOLD, 1.0, "graded"),
         "gold without its last newline": (GOLD.rstrip("\n"), 1.0, "graded"),
         "gold and line ends": (CRLF + GOLD, 1.0, "graded"),
         "line ends translated": (CRLF.replace("\r\n", "\n") + GOLD, 0.0, "patch_refused"),
+        "gold and bytes that are no text": (LATIN + GOLD.encode(), 1.0, "graded"),
+        "bytes replaced": (LATIN.decode("utf-8", "replace") + GOLD, 0.0, "patch_refused"),
         "empty": ("", 0.0, "no_change"),
         "blank": (" \n\n", 0.0, "no_change"),
         "an error of git": (
@@ -457,6 +463,7 @@ def pytest_runtest_makereport():
     by_name = dict(zip(plays, judged, strict=True))
     assert by_name["gold"].patch == by_name["gold without its last newline"].patch == GOLD.encode()
     assert by_name["gold and line ends"].patch == (CRLF + GOLD).encode()
+    assert by_name["gold and bytes that are no text"].patch == LATIN + GOLD.encode()
     for name, words in {
         "of another tree": "the submission does not apply: ",
         "an error of git": "the submission is no patch",
@@ -574,7 +581,7 @@ echo 'pytest' | tee /run_tests.sh > /eval.sh
         kept = judge.judge(
             task,
             lambda: capture(sandbox.layer, "/testbed", sandbox.folder / "change"),
-            "",
+            b"",
             cancellation,
             run_tests=False,
         )

@@ -29,17 +29,16 @@ class SWEBenchJudge:
     scoring: ScoringSection
     harness: Harness
 
-    def judge(self, image: Path, tests: SWEBenchTests, submission: str, cancellation: Cancellation) -> Judgement:
+    def judge(self, image: Path, tests: SWEBenchTests, submission: bytes, cancellation: Cancellation) -> Judgement:
         """Apply `submission` in a fresh sandbox of `image`, run the eval script and grade its log.
 
         Raises as `Judge.judge` does. A submission that is no patch is not given a sandbox.
         """
         if not submission.strip():
             return Judgement(b"", Verdict.zero("nothing was submitted", status="no_change"))
-        patch = submission.encode("utf-8", "replace")
-        if not patch.endswith(b"\n"):
-            patch += b"\n"  # without it, git calls the last hunk corrupt
-        if not paths_of(submission):
+        # Without the newline, git calls the last hunk corrupt.
+        patch = submission if submission.endswith(b"\n") else submission + b"\n"
+        if not paths_of(patch.decode("utf-8", "replace")):
             return Judgement(patch, Verdict.zero("the submission is no patch", status="patch_refused"))
         return self._judge(image, tests, patch, cancellation)
 
@@ -90,7 +89,8 @@ class SWEBenchJudge:
             verdict = Verdict.zero(doubted, status="no_results")
         if verdict is None:
             # The harness gives an empty patch 0.0 unseen; beyond that it does not look at it.
-            verdict = self.harness.grade(tests, patch.decode("utf-8") or "untouched", result.raw, tree.cancellation)
+            shown = patch.decode("utf-8", "replace") or "untouched"
+            verdict = self.harness.grade(tests, shown, result.raw, tree.cancellation)
         return Judgement(patch, verdict, result.raw)
 
 
