@@ -37,6 +37,7 @@ command -v python pytest; echo "$CONDA_DEFAULT_ENV"
 python -c 'import marshmallow; print(marshmallow.__file__)'
 /opt/miniconda3/bin/python -c 'import marshmallow' 2>&1 | tail -n 1
 """
+LIMIT_PROCESS_1 = "import resource as r; r.prlimit(1, r.RLIMIT_NOFILE, (64, 64))"
 HIDDEN = """
 ls /run_tests.sh; find / -xdev -name 'run_tests*' -o -xdev -name 'eval.sh'
 grep -rlF '%0''G@example' / --exclude-dir=proc --exclude-dir=sys --exclude-dir=dev; echo nothing else
@@ -84,6 +85,10 @@ def test_rewards(server: Server, samples: Path, open_folder: Callable[[], Path])
     assert '+assert len("caf\ufffd") == 4\n' in json.loads(server.written(latin, "outcome.json"))["submission"]
     kept = [sessions[name] for name in ("gold", "bytes that are no text", "nothing")]
     assert "3 sessions: 3 as before" in rescored(server, samples, open_folder(), kept)
+    # What the server takes for the agent's doing is none of the machine's here either.
+    broken = f"setup.script=python3 -c '{LIMIT_PROCESS_1}'"
+    told = rescored(server, samples, open_folder(), kept[:1], "--config", broken)
+    assert "1 sessions: 0 as before, 1 changed, 0 could not be judged" in told
 
 
 def rescored(server: Server, samples: Path, folder: Path, sessions: Sequence[str], *flags: str) -> str:
