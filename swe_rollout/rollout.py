@@ -144,6 +144,7 @@ class _Attempt:
                 artifacts.OUTCOME,
                 {**dataclasses.asdict(outcome), "exit_code": outcome.exit_code, "tests": tests}
                 | {"grading_status": verdict.status if verdict else None, "timings": session.timings}
+                | {"withdrawn": judgement.withdrawn if judgement else ()}
                 | {"peak_memory_mb": {who: usage.peak_memory_mb for who, usage in self._usage.items()}},
             )
         except OSError as error:

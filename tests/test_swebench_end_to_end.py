@@ -51,12 +51,12 @@ def server(request: pytest.FixtureRequest, samples: Path, open_folder: Callable[
 
 
 def test_rewards(server: Server, samples: Path, open_folder: Callable[[], Path]) -> None:
-    def play(name: str) -> tuple[float, str]:
+    def play(name: str) -> tuple[float, str, list[str]]:
         view = server.play(name, [changes[name], WRITE_PATCH, SUBMIT])
         assert (view["status"], view["exit_code"], view["task_id"]) == ("completed", 0, server.row["instance_id"])
         sessions[name] = view["session_id"]
         outcome = json.loads(server.written(view["session_id"], "outcome.json"))
-        return view["reward"], outcome["grading_status"]
+        return view["reward"], outcome["grading_status"], outcome["withdrawn"]
 
     sessions: dict[str, str] = {}
     changes = {
@@ -70,12 +70,12 @@ def test_rewards(server: Server, samples: Path, open_folder: Callable[[], Path])
     with ThreadPoolExecutor(2) as threads:
         results = dict(zip(changes, threads.map(play, changes), strict=True))
     assert results == {
-        "gold": (1.0, "graded"),
-        "bytes that are no text": (1.0, "graded"),
-        "nothing": (0.0, "no_change"),
-        "skip in source": (0.0, "graded"),
-        "skip by hook": (0.0, "no_change"),
-        "skip in test": (0.0, "no_change"),
+        "gold": (1.0, "graded", []),
+        "bytes that are no text": (1.0, "graded", []),
+        "nothing": (0.0, "no_change", []),
+        "skip in source": (0.0, "graded", []),
+        "skip by hook": (0.0, "no_change", ["conftest.py"]),
+        "skip in test": (0.0, "no_change", ["tests/test_validate.py"]),
     }
     log = server.written(sessions["skip in source"], "test_log.txt")
     assert ": later" in log, log

@@ -345,8 +345,28 @@ LATIN = (
     b"diff --git a/latin.txt b/latin.txt\n--- a/latin.txt\n+++ b/latin.txt\n@@ -1,2 +1,2 @@\n caf\xe9\n-one\n+\xfcn\n"
 )
 CONFIGURED = """
-printf 'one\\r\\ntwo\\r\\n' > crlf.txt && printf 'caf\\xe9\\none\\n' > latin.txt && git add crlf.txt latin.txt
+printf 'one\\r\\ntwo\\r\\n' > crlf.txt && printf 'caf\\xe9\\none\\n' > latin.txt
+echo one | tee conftest.gone conftest.text && ln -s one conftest.link && git add crlf.txt latin.txt conftest.*
 git -c user.name=a -c user.email=b commit -qm 'files with line ends and bytes of another system'
+"""
+CONFTESTS = """\
+diff --git a/conftest.gone b/conftest.gone
+deleted file mode 100644
+--- a/conftest.gone
++++ /dev/null
+@@ -1 +0,0 @@
+-one
+diff --git a/conftest.link b/conftest.link
+--- a/conftest.link
++++ b/conftest.link
+@@ -1 +1 @@
+-one
+\\ No newline at end of file
++two
+\\ No newline at end of file
+diff --git a/conftest.text b/conftest.text
+old mode 100644
+new mode 100755
 """
 
 
@@ -415,6 +435,8 @@ def pytest_runtest_makereport():
     late += "atexit.register(lambda: (print(LINE, flush=True), os._exit(0)))\n" + ANSWER.format(41)
     killed = "import os\n" + ANSWER.format("os.kill(os.getppid(), 9)")
     ini = new_file("pytest.ini", "[pytest]\naddopts = -p cheat\n") + new_file("cheat.py", passes_all)
+    odd = new_file("X", "\n").replace("a/X b/X", r'"a/\377\n.pth" "b/\377\n.pth"')
+    odd = odd.replace("+++ b/X", r'+++ "b/\377\n.pth"')
     plays: dict[str, tuple[str | bytes, float, str]] = {
         "gold": (GOLD, 1.0, "graded"),
         "gold without its last newline": (GOLD.rstrip("\n"), 1.0, "graded"),
@@ -450,6 +472,9 @@ def pytest_runtest_makereport():
         "weaker tests": (weaker, 0.0, "no_change"),
         "weaker tests and gold": (weaker + GOLD, 1.0, "graded"),
         "gold and conftest": (new_file("conftest.py", "1 / 0\n") + GOLD, 1.0, "graded"),
+        "gold and other changes of what is there": (GOLD + CONFTESTS, 1.0, "graded"),
+        "gold and many": (GOLD + "".join(new_file(f"{n}/conftest.py", "\n") for n in range(150)), 1.0, "graded"),
+        "gold and odd names": (GOLD + odd + new_file("x.egg-info/conftest.py", "\n"), 1.0, "graded"),
         "an end marker of its own": (edited(cut), 0.0, "no_results"),
         "a pass after the end": (edited(late), 0.0, "no_results"),
         "killed shell": (edited(killed), 0.0, "no_results"),
@@ -464,6 +489,19 @@ def pytest_runtest_makereport():
     assert by_name["gold"].patch == by_name["gold without its last newline"].patch == GOLD.encode()
     assert by_name["gold and line ends"].patch == (CRLF + GOLD).encode()
     assert by_name["gold and bytes that are no text"].patch == LATIN + GOLD.encode()
+    withdrawn = {
+        "conftest alone": ("conftest.py",),
+        "conftest below": ("tests/conftest.py",),
+        "a plugin": ("pytest.ini",),
+        "at the start of Python": (".venv/lib/python3.11/site-packages/x.pth",),
+        "weaker tests": ("tests/test_new.py",),
+        "weaker tests and gold": ("tests/test_new.py",),
+        "gold and conftest": ("conftest.py",),
+        "gold and other changes of what is there": ("conftest.gone", "conftest.link", "conftest.text"),
+        "gold and many": tuple(sorted(f"{n}/conftest.py" for n in range(150))[:100]),
+        "gold and odd names": ("x.egg-info/conftest.py", "\ufffd\n.pth"),
+    }
+    assert {name: one.withdrawn for name, one in by_name.items() if one.withdrawn} == withdrawn
     for name, words in {
         "of another tree": "the submission does not apply: ",
         "an error of git": "the submission is no patch",
@@ -495,8 +533,8 @@ def test_what_the_solution_touches_is_the_submission_s_to_decide(bench: Bench) -
     with ThreadPoolExecutor(2) as pool:
         allowed = pool.submit(bench.judge, in_conftest, configures)
         official = pool.submit(bench.judge, GOLD + in_test_folder, listed)
-    assert allowed.result().verdict.reward == 1.0, allowed.result()
-    assert official.result().verdict.reward == 1.0, official.result()
+    assert (allowed.result().verdict.reward, allowed.result().withdrawn) == (1.0, ()), allowed.result()
+    assert (official.result().verdict.reward, official.result().withdrawn) == (1.0, (odd,)), official.result()
     assert b"\xc3\xa9" not in official.result().log
     assert paths_of(in_test_folder) == {odd}
 
