@@ -36,6 +36,8 @@ class SandboxEnvironment:
         self._seconds_limit = seconds_limit
         self.seconds = 0.0
         """Spent in commands so far."""
+        self.submitted = b""
+        """What was printed after the submit marker. The submission that people and the trainer see is this as text."""
 
     @property
     def exhausted(self) -> bool:
@@ -59,22 +61,25 @@ class SandboxEnvironment:
                 "with everything it had started." + _told(result.killed),
             }
         if result.returncode == 0:
-            self._check_submitted(output)
+            self._check_submitted(result.raw)
         gone = "" if result.cwd == self.config.cwd else f"{self.config.cwd} is gone; the command ran in {result.cwd}."
         told = (gone + _told(result.killed)).strip()
         return {"output": output, "returncode": result.returncode, "exception_info": told}
 
-    def _check_submitted(self, output: str) -> None:
-        lines = output.lstrip().splitlines(keepends=True)
+    def _check_submitted(self, raw: bytes) -> None:
+        # Bytes that are no UTF-8 come through unharmed: a patch has those of the files that it changes.
+        lines = raw.decode("utf-8", "surrogateescape").lstrip().splitlines(keepends=True)
         if lines and lines[0].strip() == SUBMIT_MARKER:
             submission = "".join(lines[1:])
             if (surplus := len(submission) - SUBMISSION_LIMIT) > 0:
                 submission = f"{submission[:SUBMISSION_LIMIT]}\n[{surplus} characters left out]\n"
+            self.submitted = submission.encode("utf-8", "surrogateescape")
+            text = self.submitted.decode("utf-8", "replace")
             raise Submitted(
                 {
                     "role": "exit",
-                    "content": submission,
-                    "extra": {"exit_status": "Submitted", "submission": submission},
+                    "content": text,
+                    "extra": {"exit_status": "Submitted", "submission": text},
                 }
             )
 

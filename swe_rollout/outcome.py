@@ -17,7 +17,7 @@ class Outcome:
     agent_exit_status: str = ""
     """mini-swe-agent's word for the end of the run (Submitted, LimitsExceeded, ...); empty if it never ended itself."""
     submission: str = ""
-    """What the agent printed after the submit marker, byte for byte."""
+    """What the agent printed after the submit marker, as UTF-8 with replacement characters."""
     reward: float | None = None
     """1.0 or 0.0 for a completed session, None otherwise."""
     reason: str = ""

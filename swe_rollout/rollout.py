@@ -99,7 +99,7 @@ class _Attempt:
         self._leave_workspace()
         session.cancellation.check()
         try:
-            self._judgement = self._judged(submission, run_tests=submitted)
+            self._judgement = self._judged(run_tests=submitted)
         except AgentFault as fault:
             return Outcome.completed(exit_status, 0.0, submission=submission, reason=self._with_kills(str(fault)))
         except InfrastructureError as error:
@@ -144,6 +144,7 @@ class _Attempt:
                 artifacts.OUTCOME,
                 {**dataclasses.asdict(outcome), "exit_code": outcome.exit_code, "tests": tests}
                 | {"grading_status": verdict.status if verdict else None, "timings": session.timings}
+                | {"withdrawn": judgement.withdrawn if judgement else ()}
                 | {"peak_memory_mb": {who: usage.peak_memory_mb for who, usage in self._usage.items()}},
             )
         except OSError as error:
@@ -170,7 +171,7 @@ class _Attempt:
             self._sandbox.close()
         self._slot.close()
 
-    def _judged(self, submission: str, *, run_tests: bool) -> Judgement | None:
+    def _judged(self, *, run_tests: bool) -> Judgement | None:
         """None when no command was ever run, so that there is nothing to look at."""
         session, shared, sandbox = self._session, self._shared, self._sandbox
         if sandbox is None:
@@ -182,7 +183,7 @@ class _Attempt:
                 return shared.judges[session.request.mode].judge(
                     session.task,
                     lambda: capture(sandbox.layer, shared.config.environment.cwd, sandbox.folder / "change"),
-                    submission,
+                    self._environment.submitted,
                     session.cancellation,
                     run_tests=run_tests,
                 )

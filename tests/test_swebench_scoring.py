@@ -20,7 +20,7 @@ from waiting import until
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.config import RolloutConfig, load_config
-from swe_rollout.errors import Cancelled, ScoringError
+from swe_rollout.errors import Cancelled, ScoringError, StartupError
 from swe_rollout.sandbox import processes
 from swe_rollout.sandbox.confinement import choose
 from swe_rollout.sandbox.probe import open_scratch
@@ -30,7 +30,8 @@ from swe_rollout.scoring.harness import Harness
 from swe_rollout.scoring.judge import Judge
 from swe_rollout.scoring.judgement import Judgement
 from swe_rollout.scoring.paths import paths_of
-from swe_rollout.scoring.swebench import SWEBenchTests, doubt, parse_tests
+from swe_rollout.scoring.swebench import END_MARKER, START_MARKER, SWEBenchTests, doubt, parse_tests
+from swe_rollout.scoring.worker_process import WorkerLimits
 from swe_rollout.tasks import Task
 from swe_rollout.workspace import AgentWorkspace
 
@@ -42,6 +43,7 @@ ROW: dict[str, Any] = {
     "PASS_TO_PASS": "[]",
     "docker_image": "swe-rollout-samples/flask",
 }
+OFFICIAL = "swebench/sweb.eval.x86_64.pallets_1776_flask-1:latest"
 WORKER = b"harness_worker.py"
 
 
@@ -129,6 +131,8 @@ def test_rows_that_cannot_be_judged_are_refused_by_name(harness: Harness) -> Non
     for change, reason in (
         ({"docker_image": None}, "carries no eval_script and names no image that bakes /run_tests.sh"),
         ({"docker_image": None, "eval_script": " "}, "use R2E-Gym/SWE-Bench-Verified"),
+        ({"docker_image": OFFICIAL}, "carries no eval_script and names no image that bakes /run_tests.sh"),
+        ({"docker_image": f"docker.io/{OFFICIAL}"}, "use R2E-Gym/SWE-Bench-Verified"),
         ({"eval_script": "pytest -rA"}, "eval_script prints no '>>>>> Start Test Output'"),
         ({"FAIL_TO_PASS": "[]"}, "FAIL_TO_PASS names no test"),
         ({"FAIL_TO_PASS": [], "PASS_TO_PASS": ["a"]}, "FAIL_TO_PASS names no test"),
@@ -145,6 +149,8 @@ def test_rows_that_cannot_be_judged_are_refused_by_name(harness: Harness) -> Non
         assert "\n" not in str(caught.value)
     tests = parse_tests(ROW)
     assert (tests.fail_to_pass, tests.pass_to_pass, tests.eval_script) == (("t/a.py::b",), (), None)
+    script = "".join(f": '{marker}'\n" for marker in (START_MARKER, END_MARKER))
+    assert parse_tests({**ROW, "docker_image": OFFICIAL, "eval_script": script}).eval_script == script
     bad = {
         "repo": dataclasses.replace(tests, instance_id="repo", repo="nobody/nothing"),
         "parser": dataclasses.replace(tests, instance_id="parser", log_parser="parse_log_cobol"),
@@ -208,13 +214,13 @@ def test_a_parser_that_fails_or_never_ends(harness: Harness, real: list[SWEBench
     assert (failed.reward, failed.status) == (0.0, "parser_error")
     assert failed.reason == "the log parser failed: IndexError: list index out of range"
     endless = eval_log(["_" * 3_000_000])
-    impatient = Harness(seconds=2)
+    impatient = Harness(WorkerLimits(cpu=2))
     try:
         impatient.ungradable([])
         pid = impatient.pid
         hung = impatient.grade(sympy, "diff", endless, Cancellation())
         assert (hung.reward, hung.status) == (0.0, "parser_error")
-        assert hung.reason == "the log parser did not end within 2 s"
+        assert hung.reason == "the log parser did not end within 2 s of CPU time"
         assert pid not in workers()
     finally:
         impatient.close()
@@ -225,6 +231,21 @@ def test_a_parser_that_fails_or_never_ends(harness: Harness, real: list[SWEBench
     with pytest.raises(Cancelled, match="given up"):
         harness.grade(sympy, "diff", endless, cancellation)
     assert harness.pid is None
+
+    # Whether the machine gave it no time to start or no time to read the log: that says nothing of the log.
+    for limits, words in (
+        (WorkerLimits(start=0.01), "the grading process was not ready within 0.01 s"),
+        (WorkerLimits(answer=1), "the grading process did not answer within 1 s"),
+    ):
+        stalled = Harness(limits)
+        try:
+            with pytest.raises(ScoringError, match=re.escape(words)):
+                stalled.grade(sympy, "diff", endless, Cancellation())
+            assert stalled.pid is None
+        finally:
+            stalled.close()
+    with pytest.raises(StartupError, match=re.escape("was not ready within 0.01 s")):
+        Harness(WorkerLimits(start=0.01)).ungradable([])
 
 
 def test_the_grading_process_dies(harness: Harness) -> None:
@@ -259,8 +280,8 @@ def test_the_grading_process_dies(harness: Harness) -> None:
 
 
 def test_the_grading_process_ends_with_the_server() -> None:
-    start = "import os; from swe_rollout.scoring.worker_process import WorkerProcess\n"
-    start += "worker = WorkerProcess(5); print(worker.pid, worker.folder, flush=True); os._exit(9)"
+    start = "import os; from swe_rollout.scoring.worker_process import WorkerLimits, WorkerProcess\n"
+    start += "worker = WorkerProcess(WorkerLimits()); print(worker.pid, worker.folder, flush=True); os._exit(9)"
     done = subprocess.run(
         [sys.executable, "-c", start], cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True, check=False
     )
@@ -322,9 +343,32 @@ ROWS_TESTS = SWEBenchTests(
     gold_paths=frozenset({"xmltodict.py"}),
 )
 CRLF = "diff --git a/crlf.txt b/crlf.txt\n--- a/crlf.txt\n+++ b/crlf.txt\n@@ -1,2 +1,2 @@\n one\r\n-two\r\n+2\r\n"
+LATIN = (
+    b"diff --git a/latin.txt b/latin.txt\n--- a/latin.txt\n+++ b/latin.txt\n@@ -1,2 +1,2 @@\n caf\xe9\n-one\n+\xfcn\n"
+)
 CONFIGURED = """
-printf 'one\\r\\ntwo\\r\\n' > crlf.txt && git add crlf.txt
-git -c user.name=a -c user.email=b commit -qm 'a file with line ends of another system'
+printf 'one\\r\\ntwo\\r\\n' > crlf.txt && printf 'caf\\xe9\\none\\n' > latin.txt
+echo one | tee conftest.gone conftest.text && ln -s one conftest.link && git add crlf.txt latin.txt conftest.*
+git -c user.name=a -c user.email=b commit -qm 'files with line ends and bytes of another system'
+"""
+CONFTESTS = """\
+diff --git a/conftest.gone b/conftest.gone
+deleted file mode 100644
+--- a/conftest.gone
++++ /dev/null
+@@ -1 +0,0 @@
+-one
+diff --git a/conftest.link b/conftest.link
+--- a/conftest.link
++++ b/conftest.link
+@@ -1 +1 @@
+-one
+\\ No newline at end of file
++two
+\\ No newline at end of file
+diff --git a/conftest.text b/conftest.text
+old mode 100644
+new mode 100755
 """
 
 
@@ -349,7 +393,7 @@ class Bench:
 
     def judge(
         self,
-        submission: str,
+        submission: str | bytes,
         tests: SWEBenchTests = ROWS_TESTS,
         *,
         setup: str = "",
@@ -364,7 +408,8 @@ class Bench:
             self.harness,
         )
         task = Task(tests.instance_id, "image", self.sif, tests.repo, "fix it", tests)
-        return judge.judge(task, no_change, submission, cancellation or Cancellation(), run_tests=True)
+        printed = submission.encode() if isinstance(submission, str) else submission
+        return judge.judge(task, no_change, printed, cancellation or Cancellation(), run_tests=True)
 
 
 def no_change() -> Change:
@@ -392,11 +437,15 @@ def pytest_runtest_makereport():
     late += "atexit.register(lambda: (print(LINE, flush=True), os._exit(0)))\n" + ANSWER.format(41)
     killed = "import os\n" + ANSWER.format("os.kill(os.getppid(), 9)")
     ini = new_file("pytest.ini", "[pytest]\naddopts = -p cheat\n") + new_file("cheat.py", passes_all)
-    plays: dict[str, tuple[str, float, str]] = {
+    odd = new_file("X", "\n").replace("a/X b/X", r'"a/\377\n.pth" "b/\377\n.pth"')
+    odd = odd.replace("+++ b/X", r'+++ "b/\377\n.pth"')
+    plays: dict[str, tuple[str | bytes, float, str]] = {
         "gold": (GOLD, 1.0, "graded"),
         "gold without its last newline": (GOLD.rstrip("\n"), 1.0, "graded"),
         "gold and line ends": (CRLF + GOLD, 1.0, "graded"),
         "line ends translated": (CRLF.replace("\r\n", "\n") + GOLD, 0.0, "patch_refused"),
+        "gold and bytes that are no text": (LATIN + GOLD.encode(), 1.0, "graded"),
+        "bytes replaced": (LATIN.decode("utf-8", "replace") + GOLD, 0.0, "patch_refused"),
         "empty": ("", 0.0, "no_change"),
         "blank": (" \n\n", 0.0, "no_change"),
         "an error of git": (
@@ -425,6 +474,9 @@ def pytest_runtest_makereport():
         "weaker tests": (weaker, 0.0, "no_change"),
         "weaker tests and gold": (weaker + GOLD, 1.0, "graded"),
         "gold and conftest": (new_file("conftest.py", "1 / 0\n") + GOLD, 1.0, "graded"),
+        "gold and other changes of what is there": (GOLD + CONFTESTS, 1.0, "graded"),
+        "gold and many": (GOLD + "".join(new_file(f"{n}/conftest.py", "\n") for n in range(150)), 1.0, "graded"),
+        "gold and odd names": (GOLD + odd + new_file("x.egg-info/conftest.py", "\n"), 1.0, "graded"),
         "an end marker of its own": (edited(cut), 0.0, "no_results"),
         "a pass after the end": (edited(late), 0.0, "no_results"),
         "killed shell": (edited(killed), 0.0, "no_results"),
@@ -438,6 +490,20 @@ def pytest_runtest_makereport():
     by_name = dict(zip(plays, judged, strict=True))
     assert by_name["gold"].patch == by_name["gold without its last newline"].patch == GOLD.encode()
     assert by_name["gold and line ends"].patch == (CRLF + GOLD).encode()
+    assert by_name["gold and bytes that are no text"].patch == LATIN + GOLD.encode()
+    withdrawn = {
+        "conftest alone": ("conftest.py",),
+        "conftest below": ("tests/conftest.py",),
+        "a plugin": ("pytest.ini",),
+        "at the start of Python": (".venv/lib/python3.11/site-packages/x.pth",),
+        "weaker tests": ("tests/test_new.py",),
+        "weaker tests and gold": ("tests/test_new.py",),
+        "gold and conftest": ("conftest.py",),
+        "gold and other changes of what is there": ("conftest.gone", "conftest.link", "conftest.text"),
+        "gold and many": tuple(sorted(f"{n}/conftest.py" for n in range(150))[:100]),
+        "gold and odd names": ("x.egg-info/conftest.py", "\ufffd\n.pth"),
+    }
+    assert {name: one.withdrawn for name, one in by_name.items() if one.withdrawn} == withdrawn
     for name, words in {
         "of another tree": "the submission does not apply: ",
         "an error of git": "the submission is no patch",
@@ -469,8 +535,8 @@ def test_what_the_solution_touches_is_the_submission_s_to_decide(bench: Bench) -
     with ThreadPoolExecutor(2) as pool:
         allowed = pool.submit(bench.judge, in_conftest, configures)
         official = pool.submit(bench.judge, GOLD + in_test_folder, listed)
-    assert allowed.result().verdict.reward == 1.0, allowed.result()
-    assert official.result().verdict.reward == 1.0, official.result()
+    assert (allowed.result().verdict.reward, allowed.result().withdrawn) == (1.0, ()), allowed.result()
+    assert (official.result().verdict.reward, official.result().withdrawn) == (1.0, (odd,)), official.result()
     assert b"\xc3\xa9" not in official.result().log
     assert paths_of(in_test_folder) == {odd}
 
@@ -555,7 +621,7 @@ echo 'pytest' | tee /run_tests.sh > /eval.sh
         kept = judge.judge(
             task,
             lambda: capture(sandbox.layer, "/testbed", sandbox.folder / "change"),
-            "",
+            b"",
             cancellation,
             run_tests=False,
         )

@@ -10,13 +10,11 @@ from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import ScoringError, StartupError
 from swe_rollout.scoring.swebench import SWEBenchTests
 from swe_rollout.scoring.verdict import Verdict
-from swe_rollout.scoring.worker_process import WorkerDied, WorkerProcess, WorkerTimeout, WorkerUnusable
+from swe_rollout.scoring.worker_process import WorkerDied, WorkerExhausted, WorkerLimits, WorkerProcess, WorkerUnusable
 from swe_rollout.slots import Slots
 
 log = logging.getLogger(__name__)
 
-GRADING_SECONDS = 120.0
-"""A log of 16 MB takes a parser a few seconds; one that was made to be slow takes for ever."""
 _INSTALL = "uv pip install swebench==5.0.2"
 _TRIES = 2
 _ASKED = ("instance_id", "repo", "version", "log_parser", "eval_type", "eval_script")
@@ -31,9 +29,8 @@ class Harness:
     of a call is ended by its process id, and the next call starts another one.
     """
 
-    def __init__(self, *, seconds: float = GRADING_SECONDS) -> None:
-        """`seconds` is the longest one call may take."""
-        self._seconds = seconds
+    def __init__(self, limits: WorkerLimits | None = None) -> None:
+        self._limits = limits or WorkerLimits()
         self._turn = Slots(1)
         self._lock = threading.Lock()
         self._worker: WorkerProcess | None = None
@@ -52,7 +49,7 @@ class Harness:
         """
         try:
             return dict(self._ask("ungradable", [_row(one, lists=False) for one in tests], cancellation=Cancellation()))
-        except (WorkerTimeout, ScoringError) as error:
+        except (WorkerExhausted, ScoringError) as error:
             raise StartupError(f"the SWE-bench harness cannot be used ({error}): {_INSTALL}") from error
 
     def script(self, tests: SWEBenchTests, text: str, cancellation: Cancellation) -> str:
@@ -63,22 +60,22 @@ class Harness:
         row = _row(dataclasses.replace(tests, eval_script=text))
         try:
             return str(self._ask("script", row, cancellation=cancellation))
-        except WorkerTimeout as error:
-            raise ScoringError(f"the SWE-bench harness gave {error}") from error
+        except WorkerExhausted as error:
+            raise ScoringError(f"the grading process {error}") from error
 
     def grade(self, tests: SWEBenchTests, patch: str, log: bytes, cancellation: Cancellation) -> Verdict:
         """Grade the log of an eval script (standard output and error in one stream) that ran on `patch`.
 
         A log that the parser fails on or never ends with is one of the code under test, hence 0.0.
-        Raises `ScoringError` when there is no grading process, and `Cancelled`.
+        Raises `ScoringError` when there is no grading process or the machine has no time for it, and `Cancelled`.
         """
         if not patch.strip():
             return Verdict.zero("nothing was submitted", status="no_change")
         n_expected = len(tests.fail_to_pass) + len(tests.pass_to_pass)
         try:
             report = self._ask("grade", _row(tests), patch, log=log, cancellation=cancellation)
-        except WorkerTimeout:
-            reason = f"the log parser did not end within {self._seconds:g} s"
+        except WorkerExhausted:
+            reason = f"the log parser did not end within {self._limits.cpu:g} s of CPU time"
             return Verdict.zero(reason, status="parser_error", n_expected=n_expected)
         if failure := report.get("parser_error"):
             reason = f"the log parser failed: {' '.join(failure.split())[:300]}"
@@ -107,7 +104,7 @@ class Harness:
                     return worker.ask(call, *arguments, log=log, cancellation=cancellation)
                 except WorkerUnusable as error:
                     self._drop(worker)
-                    raise ScoringError(f"the grading process cannot import swebench: {error}") from error
+                    raise ScoringError(f"the grading process {error}") from error
                 except WorkerDied as error:
                     self._drop(worker)
                     if not left:
@@ -123,7 +120,7 @@ class Harness:
                 raise ScoringError("the server is closing")
             if self._worker is None:
                 try:
-                    self._worker = WorkerProcess(self._seconds)
+                    self._worker = WorkerProcess(self._limits)
                 except OSError as error:
                     raise ScoringError(f"the grading process cannot be started: {error}") from error
             return self._worker

@@ -31,7 +31,7 @@ class Judge:
         self,
         task: Task,
         change: Callable[[], Change],
-        submission: str,
+        submission: bytes,
         cancellation: Cancellation,
         *,
         run_tests: bool,
@@ -62,7 +62,7 @@ class Judge:
         What git ignores is in no patch. A patch that does not apply gets 0.0. Raises as `judge` does.
         """
         if isinstance(task.tests, SWEBenchTests):
-            return self._swebench.judge(task.sif, task.tests, patch.decode("utf-8", "replace"), cancellation)
+            return self._swebench.judge(task.sif, task.tests, patch, cancellation)
         if not patch.strip():
             return Judgement(b"", Verdict.zero("nothing was changed", status="no_change"))
         try:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from swe_rollout.scoring.verdict import Verdict
 
+WITHDRAWN_LIMIT = 100
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -15,3 +17,6 @@ class Judgement:
     """None when only the patch was asked for."""
     log: bytes = b""
     """What the hidden tests printed."""
+    withdrawn: tuple[str, ...] = ()
+    """Paths below the tree that the agent changed but may not decide: the hidden tests ran on the image's own version.
+    Sorted; the first `WITHDRAWN_LIMIT` of them."""

@@ -16,6 +16,8 @@ SWEBENCH_COLUMNS = (
 
 BAKED_SCRIPT = "/run_tests.sh"
 """Where images of rows in R2E form keep their eval script."""
+_OFFICIAL_IMAGE = re.compile(r"(?:docker\.io/)?swebench/sweb\.eval\.")
+"""The harness' own images, which bake none: it brings the row's."""
 START_MARKER = ">>>>> Start Test Output"
 END_MARKER = ">>>>> End Test Output"
 """Printed by every eval script around its test run (swebench.harness.constants)."""
@@ -58,8 +60,8 @@ def parse_tests(row: Mapping[str, object]) -> SWEBenchTests:
     Raises `ValueError` with one clear line for a row no submission can be judged by: a required text is missing,
     a list of tests cannot be read, no test has to pass (everything would be paid), or there is no eval script.
     """
-    script = _text(row, "eval_script")
-    if script is None and _text(row, "docker_image") is None:
+    script, image = _text(row, "eval_script"), _text(row, "docker_image")
+    if script is None and (image is None or _OFFICIAL_IMAGE.match(image)):
         raise ValueError(
             f"the row carries no eval_script and names no image that bakes {BAKED_SCRIPT}: use"
             " R2E-Gym/SWE-Bench-Verified, or a data set with eval_script"

@@ -1,5 +1,6 @@
 """Judges submissions to tasks in SWE-bench form: the patch the agent printed, as the official harness does."""
 
+import dataclasses
 import shlex
 import shutil
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from swe_rollout.errors import AgentFault, SandboxError, ScoringError
 from swe_rollout.sandbox.sandbox import SandboxHost
 from swe_rollout.scoring.fresh_tree import FreshTree, check_space, cut_short, failed, fresh_tree, tail
 from swe_rollout.scoring.harness import Harness
-from swe_rollout.scoring.judgement import Judgement
+from swe_rollout.scoring.judgement import WITHDRAWN_LIMIT, Judgement
 from swe_rollout.scoring.paths import paths_of
 from swe_rollout.scoring.protected import PROTECTED_NAMES
 from swe_rollout.scoring.swebench import BAKED_SCRIPT, SWEBenchTests, doubt, has_markers
@@ -29,17 +30,16 @@ class SWEBenchJudge:
     scoring: ScoringSection
     harness: Harness
 
-    def judge(self, image: Path, tests: SWEBenchTests, submission: str, cancellation: Cancellation) -> Judgement:
+    def judge(self, image: Path, tests: SWEBenchTests, submission: bytes, cancellation: Cancellation) -> Judgement:
         """Apply `submission` in a fresh sandbox of `image`, run the eval script and grade its log.
 
         Raises as `Judge.judge` does. A submission that is no patch is not given a sandbox.
         """
         if not submission.strip():
             return Judgement(b"", Verdict.zero("nothing was submitted", status="no_change"))
-        patch = submission.encode("utf-8", "replace")
-        if not patch.endswith(b"\n"):
-            patch += b"\n"  # without it, git calls the last hunk corrupt
-        if not paths_of(submission):
+        # Without the newline, git calls the last hunk corrupt.
+        patch = submission if submission.endswith(b"\n") else submission + b"\n"
+        if not paths_of(patch.decode("utf-8", "replace")):
             return Judgement(patch, Verdict.zero("the submission is no patch", status="patch_refused"))
         return self._judge(image, tests, patch, cancellation)
 
@@ -57,10 +57,9 @@ class SWEBenchJudge:
             with fresh_tree(self.host, self.setup, image, cancellation, [(folder, "/.judge")]) as tree:
                 script = self._script(tree, tests)
                 _write(folder, tests, patch, script)
-                verdict = _apply(tree) if patch else None
-                if verdict is not None:
-                    return Judgement(patch, verdict)
-                return self._test(tree, tests, patch, script)
+                verdict, withdrawn = _apply(tree) if patch else (None, ())
+                judgement = Judgement(patch, verdict) if verdict else self._test(tree, tests, patch, script)
+                return dataclasses.replace(judgement, withdrawn=withdrawn)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -90,7 +89,8 @@ class SWEBenchJudge:
             verdict = Verdict.zero(doubted, status="no_results")
         if verdict is None:
             # The harness gives an empty patch 0.0 unseen; beyond that it does not look at it.
-            verdict = self.harness.grade(tests, patch.decode("utf-8") or "untouched", result.raw, tree.cancellation)
+            shown = patch.decode("utf-8", "replace") or "untouched"
+            verdict = self.harness.grade(tests, shown, result.raw, tree.cancellation)
         return Judgement(patch, verdict, result.raw)
 
 
@@ -108,21 +108,24 @@ def _write(folder: Path, tests: SWEBenchTests, patch: bytes, script: str) -> Non
         raise SandboxError(f"the scratch folder takes no more submissions: {error}") from error
 
 
-def _apply(tree: FreshTree) -> Verdict | None:
-    """Put the submission on the tree; the verdict if that is the end of it."""
+def _apply(tree: FreshTree) -> tuple[Verdict | None, tuple[str, ...]]:
+    """Put the submission on the tree; the verdict if that is the end of it, and what was withdrawn."""
     tree.must(_step("keep"), "the tree cannot be read")
     applied = tree.run(_step("apply"))
     if failed(applied):
         check_space(tree, applied)
-        return Verdict.zero(f"the submission does not apply: {tail(applied)}", status="patch_refused")
+        return Verdict.zero(f"the submission does not apply: {tail(applied)}", status="patch_refused"), ()
     restored = tree.run(_step("restore"))
+    # Complaints of the tools may stand before the list.
+    paths = restored.raw.split(b"\0")[1:-1]
+    withdrawn = tuple(path.decode("utf-8", "replace") for path in paths[:WITHDRAWN_LIMIT])
     if restored.returncode == _NOTHING_LEFT and not restored.timed_out:
-        return Verdict.zero("nothing was changed but tests and what configures them", status="no_change")
+        return Verdict.zero("nothing was changed but tests and what configures them", status="no_change"), withdrawn
     if failed(restored):
         check_space(tree, restored)
         reason = f"the submission leaves no tree that can be tested: {tail(restored)}"
-        return Verdict.zero(reason, status="patch_refused")
-    return None
+        return Verdict.zero(reason, status="patch_refused"), withdrawn
+    return None, withdrawn
 
 
 def _step(name: str) -> str:

@@ -100,7 +100,9 @@ def _judge(
         patch = (session.folder / PATCH).read_bytes()
         with shop.rollout.scoring_slots.hold(cancellation):
             verdict = shop.rollout.judges[session.mode].judge_patch(task, patch, cancellation).verdict
-    except (InfrastructureError, AgentFault, OSError) as error:
+    except AgentFault as fault:
+        return Rescored(session, 0.0, one_line(str(fault)))
+    except (InfrastructureError, OSError) as error:
         return Rescored(session, None, one_line(f"{type(error).__name__}: {error}"))
     assert verdict is not None
     return Rescored(session, verdict.reward, one_line(verdict.reason))
