@@ -166,6 +166,9 @@ def test_what_is_rewarded(server: Server) -> None:
         assert (view["status"], view["agent_exit_status"]) == ("completed", "Submitted"), (name, view)
         assert (view["reward"], view["exit_code"]) == (reward, 0), (name, view)
         assert reason in view["reason"], (name, view)
+    (of_tests,) = (view for name, view in zip(plays, views, strict=True) if name == "only tests")
+    withdrawn = json.loads(server.written(of_tests["session_id"], "outcome.json"))["withdrawn"]
+    assert withdrawn == ["conftest.py", "pytest.ini", "setup.cfg", "test_mine.py"]
 
 
 def test_the_patch_is_what_was_changed(server: Server) -> None:
@@ -187,13 +190,13 @@ def test_the_patch_is_what_was_changed(server: Server) -> None:
         b"+no newline\n\\ No newline at end of file\n",
         b"+latin \xe9\n",
         b"diff --git a/new/module.py b/new/module.py\nnew file mode",
-        b"diff --git a/new/run_tests.sh b/new/run_tests.sh\nnew file mode",
         b"GIT binary patch",
         b"+# changed\n",
         b"diff --git a/README.md b/README.md\ndeleted file mode",
     ):
         assert expected in patch, expected
     assert b"build/x" not in patch
+    assert b"new/run_tests.sh" not in patch
     assert b"forged" not in patch
     assert b"\x1b" not in patch
 

@@ -20,11 +20,11 @@ from waiting import until
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.config import RolloutConfig, load_config
-from swe_rollout.errors import Cancelled, ScoringError, StartupError
+from swe_rollout.errors import Cancelled, ScoringError, SetupError, StartupError
 from swe_rollout.sandbox import processes
 from swe_rollout.sandbox.confinement import choose
 from swe_rollout.sandbox.probe import open_scratch
-from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost
+from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
 from swe_rollout.scoring.change import Change, capture
 from swe_rollout.scoring.harness import Harness
 from swe_rollout.scoring.judge import Judge
@@ -574,6 +574,9 @@ EOF
         assert b"\xff\xfe\nPASSED t/a.py::test_b\n" in judgement.log
 
 
+_BREAK = "python3 -c 'import resource as r; r.prlimit(1, r.RLIMIT_NOFILE, (64, 64))'; sleep 600"
+
+
 def test_faults_of_the_image_are_no_rewards(bench: Bench) -> None:
     baked = dataclasses.replace(ROWS_TESTS, eval_script=None)
     for tests, setup, words in (
@@ -581,11 +584,17 @@ def test_faults_of_the_image_are_no_rewards(bench: Bench) -> None:
         (baked, "echo 'pytest -rA' > /run_tests.sh", "its /run_tests.sh does not mark its test run"),
         (ROWS_TESTS, "echo cannot prepare; exit 5", "the setup script failed: cannot prepare"),
         (dataclasses.replace(ROWS_TESTS, base_commit="0" * 40), "", f"it has no commit {'0' * 40}"),
+        # What would be the agent's doing if it had been there.
+        (ROWS_TESTS, _BREAK, "the setup script failed: the limits of the sandbox's process 1 were changed"),
     ):
         with pytest.raises(ScoringError) as caught:
             bench.judge(GOLD, tests, setup=setup)
         assert words in str(caught.value)
         assert str(caught.value).startswith("the image cannot be used to judge: ")
+    broken = bench.config.setup.model_copy(update={"script": _BREAK})
+    with running(bench.host, bench.sif, Cancellation()) as sandbox, pytest.raises(SetupError) as refused:
+        AgentWorkspace(sandbox, broken, ROWS_TESTS.hidden, Cancellation())
+    assert str(refused.value).startswith("the setup script broke the sandbox: the limits of the sandbox's process 1")
     waiting = dataclasses.replace(ROWS_TESTS, eval_script=eval_script("sleep 600"))
     cancellation = Cancellation()
     timer = threading.Timer(1.5, cancellation.cancel, ["given up"])

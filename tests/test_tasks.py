@@ -179,7 +179,7 @@ def test_rows_become_tasks_in_order_and_every_row_is_accounted_for(data: Data) -
     assert [task.id for task in loaded.tasks[:300]] == [f"pandas__{str(one['commit_hash'])[:12]}" for one in first]
     task = loaded.tasks[7]
     assert task.problem_statement == "**Bug 7**\n\nIt breaks."
-    assert task.tests == R2ETests({"TestRun.test_a": "PASSED", "test_b": "FAILED"})
+    assert task.tests == R2ETests({"TestRun.test_a": "PASSED", "test_b": "FAILED"}, frozenset({"m.py"}))
     assert task.sif == data.sifs / f"r2e-images__pandas_final__{first[7]['commit_hash']}.sif"
     assert task.sif.is_file()
     assert (task.repo, task.docker_image) == ("pandas", first[7]["docker_image"])

@@ -20,3 +20,8 @@ class Judgement:
     withdrawn: tuple[str, ...] = ()
     """Paths below the tree that the agent changed but may not decide: the hidden tests ran on the image's own version.
     Sorted; the first `WITHDRAWN_LIMIT` of them."""
+
+
+def printable(path: str) -> str:
+    """`path` with replacement characters for the bytes that are no UTF-8, which stand in it as surrogates."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -57,10 +57,10 @@ class Leftovers:
     def withdraw(self) -> list[str]:
         """Take them back out of the changed tree, before anything of it is run.
 
-        Returns their paths as a shell writes them; empty if nothing had to be done. Raises `AgentFault`.
+        Returns their paths, sorted; empty if nothing had to be done. Raises `AgentFault`.
         """
         script = _step("withdraw", *PROTECTED_NAMES, "--", *self.kept, "--", *self.surplus)
-        return list(dict.fromkeys(_must_read(self.tree, script, "what the change leaves").output.splitlines()))
+        return sorted(set(_split(_must_read(self.tree, script, "what the change leaves"))))
 
 
 def _paths_of_change(tree: FreshTree, step: str) -> list[str]:

@@ -5,8 +5,8 @@
 #   tests     before the change: the files whose path holds `test`, NUL-separated
 #   keep      before the change: remembers what a change cannot decide; names of such files follow, then
 #             `--` and paths
-#   withdraw  after it: the image's own stand there again; prints what the change had there, one path a
-#             line. The same follows, then `--` and paths that have to go.
+#   withdraw  after it: the image's own stand there again; prints what the change had there,
+#             NUL-separated. The same follows, then `--` and paths that have to go.
 # Where the tests are run from, the hidden tests and their runner are the image's anyway.
 set -e
 work=/tmp/.judge
@@ -112,7 +112,7 @@ put_back_paths() {
         elif cmp -s -- "$path" "$work/kept_paths/$path"; then
             continue
         fi
-        printf '%q\n' "$path"
+        printf '%s\0' "$path"
         rm -rf -- "$path" 2>/dev/null || true
         ! make_folders "$path" || put_back kept_paths "$path"
     done
@@ -128,15 +128,14 @@ withdraw() {
     for path in "$@"; do
         [[ -L $path || -e $path && ! -d $path ]] || continue
         rm -rf -- "$path"
-        printf '%q\n' "$path"
+        printf '%s\0' "$path"
     done
     put_back_paths "${words[@]}"
     contents "${names[@]}" >"$work/contents_now"
     if ! cmp -s "$work/contents" "$work/contents_now"; then
         put_back_names "${names[@]}"
         # Behind 64 digits and two blanks, or behind a link's target.
-        sort -z "$work/contents" "$work/contents_now" | uniq -z -u | sed -z -E 's/^(.{64}  |link to .*: )\.\///' |
-            sort -zu | while IFS= read -r -d '' path; do printf '%q\n' "$path"; done
+        sort -z "$work/contents" "$work/contents_now" | uniq -z -u | sed -z -E 's/^(.{64}  |link to .*: )\.\///'
     fi
 }
 

@@ -1,5 +1,7 @@
 """Judges changes to tasks in R2E form: on the tree as the agent left it, as R2E-Gym does."""
 
+import dataclasses
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,7 +9,7 @@ from swe_rollout.config import ScoringSection
 from swe_rollout.errors import AgentFault
 from swe_rollout.scoring.fresh_tree import FreshTree, cut_short
 from swe_rollout.scoring.hidden_run import HiddenRun
-from swe_rollout.scoring.judgement import Judgement
+from swe_rollout.scoring.judgement import WITHDRAWN_LIMIT, Judgement, printable
 from swe_rollout.scoring.leftovers import Leftovers
 from swe_rollout.scoring.r2e import R2ETests, grade
 from swe_rollout.scoring.verdict import Verdict
@@ -45,9 +47,11 @@ class R2EJudge:
         left = leftovers.withdraw()
         if left:
             patch = tree.patch()
-        if not patch:
-            return Judgement(patch, Verdict.zero(_nothing_changed(left), status="no_change"))
-        return self._test(tree, tests, run, patch)
+        if patch:
+            judgement = self._test(tree, tests, run, patch)
+        else:
+            judgement = Judgement(patch, Verdict.zero(_nothing_changed(left), status="no_change"))
+        return dataclasses.replace(judgement, withdrawn=tuple(map(printable, left[:WITHDRAWN_LIMIT])))
 
     def _test(self, tree: FreshTree, tests: R2ETests, run: HiddenRun, patch: bytes) -> Judgement:
         limit = self.scoring.timeout
@@ -65,6 +69,6 @@ class R2EJudge:
 def _nothing_changed(left: list[str]) -> str:
     if not left:
         return "nothing was changed that git does not ignore"
-    named = ", ".join(path[:160] for path in left[:_NAMED])
+    named = ", ".join(shlex.quote(printable(path))[:160] for path in left[:_NAMED])
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     return f"nothing was changed but what may not decide a test: {named}{more}"
