@@ -326,7 +326,8 @@ def test_ids_images_and_what_is_read(data: Data) -> None:
     (read,) = read_rows(data.write("new.parquet", [swebench_row(1)], schema=None))
     assert "hints_text" not in read
     (read,) = read_rows(data.write("r2e.parquet", [row(1)]))
-    assert set(read) == {"repo_name", "docker_image", "commit_hash", "problem_statement", "expected_output_json"}
+    needed = {"repo_name", "docker_image", "commit_hash", "problem_statement", "expected_output_json"}
+    assert set(read) == needed | {"modified_files"}
 
 
 def test_what_is_slow_is_imported_only_when_it_is_used() -> None:
