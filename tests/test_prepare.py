@@ -218,7 +218,13 @@ def test_a_hub_that_stays_broken_is_asked_a_few_times_and_one_that_says_no_once(
 def test_what_is_wrong_from_the_start_is_told_before_anything_is_fetched(hub: Hub, script: SetupScript) -> None:
     code, said = script.run("--ids", "none.txt")
     assert (code, hub.requests) == (2, [])
-    assert "--ids none.txt cannot be read" in said
+    assert said == "setup_r2e_data_and_sifs.sh: --ids none.txt cannot be read: No such file or directory\n"
+    (script.folder / "empty.txt").write_bytes(b"\xef\xbb\xbf# none yet\n")
+    (script.folder / "binary.txt").write_bytes(b"\xff\xfe")
+    for name, words in {"empty.txt": "names no id", "binary.txt": "cannot be read: it is not text in UTF-8"}.items():
+        code, said = script.run("--ids", name)
+        assert (code, hub.requests) == (2, [])
+        assert said == f"setup_r2e_data_and_sifs.sh: --ids {name} {words}\n"
     script.sifs.touch()
     code, said = script.run()
     assert (code, hub.requests) == (1, [])
