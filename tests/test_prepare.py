@@ -206,6 +206,14 @@ def test_a_hub_that_stays_broken_is_asked_a_few_times_and_one_that_says_no_once(
     assert re.findall(r"(?m)^   (\S.*?): ", said.partition("failed: ")[2]) == ["train data", "eval data", "wheels"]
     assert "has no revision nowhere: check R2E_EVAL_REVISION" in said
 
+    hub.reset()
+    hub.fail("GET", f"/api/datasets/{EVAL_DATASET}/", Answer(429, {"Retry-After": "999999999999"}))
+    code, said = script.run(R2E_TRAIN_DATASET="")
+    assert code == 1, said
+    assert "the hub answers 429 when asked for" in said
+    assert " and asks to wait 277777777.8 h, longer than the 6.0 h that are left; run the same command" in said
+    assert hub.count("GET", f"/api/datasets/{EVAL_DATASET}/revision") == 1
+
     code, said = script.run(R2E_TRAIN_DATASET="someone/else", R2E_EVAL_DATASET="")
     assert code == 1
     assert "someone/else" in said

@@ -19,8 +19,9 @@ from rich.console import Console
 from waiting import until
 
 from swe_rollout.errors import StartupError
-from swe_rollout.prepare.registry import Reference, locate, retry_after
+from swe_rollout.prepare.registry import Reference, locate
 from swe_rollout.prepare.sifs import BuildOptions, BuildReport, build_sifs, check_sifs, unneeded_sifs
+from swe_rollout.prepare.wish import retry_after
 from swe_rollout.sandbox.images import check_sif, sif_name
 
 IMAGES = [f"team/project_{name}:v1" for name in ("one", "two", "three", "four", "five")]
@@ -203,6 +204,10 @@ def test_a_registry_that_throttles_for_good_is_given_up_and_one_that_wants_a_log
     report = folder.build([one], throttled_seconds=0.5)
     assert "429" in report.failures[one]
     assert 2 <= folder.registry.count("HEAD", manifests(one)) < 50
+    # A pause does not outlast the time for throttling: this one would take an hour.
+    folder.registry.reset()
+    folder.registry.fail("HEAD", manifests(one), Answer(429))
+    assert folder.build([one], throttled_seconds=0.5, first_pause=3600.0, longest_pause=3600.0).n_built == 1
 
     docker = tmp_path / ".docker"
     docker.mkdir()
@@ -219,6 +224,29 @@ def test_a_registry_that_throttles_for_good_is_given_up_and_one_that_wants_a_log
     }
     assert sent["GET", "/token"] == "Basic dXNlcjpwYXNz"
     assert sent["HEAD", "/v2/team/project_two/manifests/v1"] == "Bearer secret"
+
+
+def test_a_wish_to_wait_for_too_long_is_named_and_not_granted(folder: Folder) -> None:
+    week, ages, past_it, _, other = IMAGES
+    folder.registry.fail("HEAD", manifests(week), Answer(429, {"Retry-After": "604800"}))
+    folder.registry.fail("HEAD", manifests(ages), Answer(429, {"Retry-After": "999999999999"}))
+    folder.registry.fail("HEAD", manifests(past_it), Answer(429, {"Retry-After": "9" * 400}))
+    report = folder.build([week, ages, past_it, other])
+    assert (report.n_built, report.failures.keys()) == (1, {week, ages, past_it})
+    for image, wish in {week: "168.0 h", ages: "277777777.8 h", past_it: "inf h"}.items():
+        assert f"(429 Too Many Requests) and asks to wait {wish}, longer than the 6.0 h" in report.failures[image]
+        assert folder.registry.count("HEAD", manifests(image)) == 1
+
+
+def test_words_that_say_nothing_are_tried_once_more_whatever_was_before(folder: Folder) -> None:
+    mended, lost, *_ = IMAGES
+    for image, n_unclear in ((mended, 1), (lost, 99)):
+        folder.registry.fail("HEAD", manifests(image), BROKEN)
+        folder.registry.fail("GET", pulls(image), *[Answer(418)] * n_unclear)
+    report = folder.build([mended, lost])
+    assert (report.n_built, report.failures.keys()) == (1, {lost})
+    assert "418" in report.failures[lost]
+    assert [folder.registry.count("HEAD", manifests(image)) for image in (mended, lost)] == [3, 3]
 
 
 def test_a_wish_to_wait_that_only_apptainer_hears_is_asked_for_again(folder: Folder) -> None:
@@ -409,9 +437,15 @@ def test_images_are_found_as_docker_finds_them() -> None:
     for bad in ("", "Team/Project:v1", "team/project:", "team/project:v 1", "../x:y"):
         with pytest.raises(ValueError, match="not the name of an image"):
             locate(bad)
-    assert retry_after("12") == 12
-    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    assert retry_after("soon") is None
+
+
+def test_wishes_to_wait_are_understood() -> None:
+    assert retry_after(" 12 ") == 12
+    assert retry_after("999999999999") == 999999999999
+    for past in ("Wed, 21 Oct 2015 07:28:00 GMT", "Wed Oct 21 07:28:00 2015", "Wed, 21 Oct 2015 07:28:00 -0000"):
+        assert retry_after(past) == 0
+    for nonsense in ("", "soon", "-1", "\u00b2", "Wed, 21 Oct 2015 07:28:00 +999999999999999999"):
+        assert retry_after(nonsense) is None
 
 
 def test_only_sifs_that_no_image_needs_are_named(folder: Folder) -> None:

@@ -27,8 +27,8 @@ class BuildOptions:
     attempts: int = 8
     """Tries per image, throttled ones not counted."""
     throttled_seconds: float = 6 * 3600
-    """How long, from its first 429 on, an image is tried again while the registry throttles. Docker Hub's window is
-    six hours."""
+    """How long, from its first 429 on, an image is tried again while the registry throttles; a wish to wait for longer
+    than what is left of it ends the tries. Docker Hub's window is six hours."""
     first_pause: float = 2.0
     """Seconds before the second try; doubled, with jitter, for each further one."""
     longest_pause: float = 300.0
