@@ -126,6 +126,13 @@ def test_everything_through_a_day_of_faults_then_a_second_run_that_asks_nothing(
     assert said.count("there") >= 3
     assert "fetching" not in said
 
+    # Of a machine on which Apptainer runs nothing no image is the worse.
+    (built.sifs / "manifest.jsonl").unlink()
+    code, said = built.run(APPTAINER_BIND="/nowhere")
+    assert code == 1, said
+    assert said.splitlines()[-1].startswith("setup_r2e_data_and_sifs.sh: no image can be verified on ")
+    assert len(list(built.sifs.glob("*.sif"))) == 7
+
 
 def test_damaged_files_are_named_and_fetched_anew(hub: Hub, script: SetupScript) -> None:
     parts = [f"data/train-0000{number}-of-00008.parquet" for number in range(8)]

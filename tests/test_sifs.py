@@ -286,6 +286,67 @@ def test_damaged_sifs_are_noticed_and_built_again_while_good_ones_stay(folder: F
     assert folder.check().n_kept == 5
 
 
+def test_a_machine_that_can_run_no_sandbox_is_told_and_no_image_is_blamed(
+    folder: Folder, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(good, folder.path, ignore=lambda *_: ["manifest.jsonl"])
+    folder.sif(IMAGES[0]).unlink()
+    before = {sif: sif.stat().st_mtime_ns for sif in folder.path.glob("*.sif")}
+    # Apptainer refuses to run anything then, but builds as ever.
+    monkeypatch.setenv("APPTAINER_BIND", "/nowhere")
+    for work in (folder.check, folder.build):
+        with pytest.raises(StartupError, match=rf"no image can be verified on {os.uname().nodename}.*/nowhere") as told:
+            work()
+        assert "\n" not in str(told.value)
+    assert folder.registry.requests == []
+    assert {sif: sif.stat().st_mtime_ns for sif in folder.path.glob("*.sif")} == before
+    assert "building again" not in folder.printed
+    assert folder.is_tidy()
+    # Where nothing is to be verified, nothing is tried.
+    assert folder.check(IMAGES[:1]).failures.keys() == {IMAGES[0]}
+    monkeypatch.delenv("APPTAINER_BIND")
+    report = folder.build()
+    assert (report.n_built, report.n_kept) == (1, 4)
+
+
+def test_a_verification_that_takes_too_long_says_nothing_of_the_image(
+    folder: Folder, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its `true` never ends, but for those that find what an earlier one has written on the host.
+    image, other = "team/slow:v1", IMAGES[0]
+    bin_folder, gate = tmp_path / "own/usr/bin", tmp_path / "gate"
+    bin_folder.mkdir(parents=True)
+    gate.mkdir()
+    shutil.copy(str(shutil.which("sleep")), bin_folder)
+    (bin_folder / "true").write_text("#!/bin/bash\n[ -e /gate/seen ] || { echo >/gate/seen; exec sleep infinity; }\n")
+    (bin_folder / "true").chmod(0o755)
+    folder.registry.push(image, [tree, tmp_path / "own"])
+    limits = {"verify_seconds": 5.0, "attempts": 99}
+    monkeypatch.setenv("APPTAINER_BIND", f"{gate}:/gate")
+    report = folder.build([image, other], **limits)
+    assert (report.n_built, report.failures) == (2, {})
+    assert "`true` has not ended within 5 s in " in folder.printed
+    assert folder.registry.count("HEAD", manifests(image)) >= 2
+    # It was built once.
+    assert folder.registry.count("GET", pulls(image)) == folder.registry.count("GET", pulls(other)) > 0
+    assert {path.name for path in (folder.path / ".setup").iterdir()} == {"locks", "logs"}
+
+    manifest, before = folder.path / "manifest.jsonl", folder.sif(image).stat().st_mtime_ns
+    for work in (folder.check, folder.build):
+        (gate / "seen").unlink()
+        manifest.unlink()
+        report = work([image], **limits)
+        assert (report.n_kept, report.n_built, report.failures) == (1, 0, {})
+    monkeypatch.delenv("APPTAINER_BIND")
+    manifest.unlink()
+    for work in (folder.check, folder.build):
+        report = work([image], verify_seconds=1.0, attempts=2)
+        assert report.failures.keys() == {image}
+        assert f"`true` has not ended within 1 s in {folder.sif(image)}" in report.failures[image]
+        assert "building again" not in folder.printed
+    assert folder.sif(image).stat().st_mtime_ns == before
+
+
 def test_what_is_not_as_it_was_verified(
     folder: Folder, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

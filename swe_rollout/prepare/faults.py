@@ -27,6 +27,10 @@ class Unclear(Transient):
     """Tried once more, and no more: words that do not say whether that is of use."""
 
 
+class Unproven(Transient):
+    """Tried again: whether a SIF is good was not clear in time."""
+
+
 class Throttled(BuildFault):
     """Tried again, for long: 429. `retry_after`: seconds the server asked for, None if it did not."""
 

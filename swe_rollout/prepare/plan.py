@@ -35,6 +35,8 @@ class BuildOptions:
     """Seconds that a pause grows to; a Retry-After may ask for more."""
     build_seconds: float = 3600.0
     """A build that takes longer is ended and tried again."""
+    verify_seconds: float = 120.0
+    """So is a verification: of the SIF it says nothing."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ def build_sifs(
 ) -> BuildReport:
     """Build what is missing or damaged; a failure of one image leaves the others going.
 
-    Raises `StartupError`, one line, when nothing can be built: the folder cannot be written to, no room on the disk.
+    Raises `StartupError`, one line, when nothing can be built: the folder cannot be written to, no room on the disk,
+    no sandbox runs on this machine; `Stopped` if `stop` is set before the first image.
     """
     setup = sif_dir / SETUP
     given = options.tmp_dir or os.environ.get("APPTAINER_TMPDIR")
@@ -70,7 +71,10 @@ def _below(given: Path | str | None, variable: str, default: Path, claimed: cont
 def check_sifs(
     images: Sequence[str], sif_dir: Path, options: BuildOptions, console: Console, stop: threading.Event
 ) -> BuildReport:
-    """Look at every SIF, build none: what is missing or damaged is in the report's failures."""
+    """Look at every SIF, build none: what is missing or damaged is in the report's failures.
+
+    Raises `StartupError`, one line, when no sandbox runs on this machine; `Stopped` if `stop` is set before the first.
+    """
     # The SIF folder may be closed to us for writing.
     with tempfile.TemporaryDirectory(prefix="swe-rollout-check-") as name:
         logs = Path(name)
