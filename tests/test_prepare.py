@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -391,6 +392,27 @@ def test_only_what_is_asked_for(built: SetupScript) -> None:
     code, said = built.run("--ids", "ids.txt")
     assert code == 2
     assert "no row has the id pandas__000000000000, nobody__1 (ids.txt)" in said
+
+
+def test_damaged_sifs_count_as_none(built: SetupScript, sif: Path) -> None:
+    empty, rotten, cut = (built.sifs / sif_name(image_of(row)) for row in (*NUMPY, PANDAS[0]))
+    for path in (empty, rotten, cut):
+        path.unlink()
+        shutil.copy(sif, path)
+    os.truncate(empty, 0)
+    # Only a program that does not run in it tells.
+    with rotten.open("r+b") as file:
+        file.seek(40960)
+        file.write(bytes(sif.stat().st_size - 40960))
+    # Not looked at in this run but for what the server looks at.
+    os.truncate(cut, 40960)
+
+    code, said = built.run("--repos", "numpy")
+
+    assert code == 1, said
+    assert "building again: " in said
+    assert "2 images: 0 there, 2 failed" in said
+    assert "4 of 7 rows have their image; the server leaves the others out" in said
 
 
 def test_prune_looks_at_all_rows_and_removes_only_when_told(hub: Hub, built: SetupScript, sif: Path) -> None:

@@ -122,7 +122,7 @@ def _failures_of(report: BuildReport, console: Console, images: Sequence[str], s
 def _end(options: Options, console: Console, entries: Sequence[Entry], failures: dict[str, str]) -> int:
     summary.print_failures(console, failures)
     if entries:
-        summary.print_next(console, options, entries)
+        summary.print_next(console, options, entries, failures)
     return 1 if failures else 0
 
 
