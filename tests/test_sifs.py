@@ -19,8 +19,9 @@ from rich.console import Console
 from waiting import until
 
 from swe_rollout.errors import StartupError
+from swe_rollout.prepare.plan import BuildOptions, BuildReport
 from swe_rollout.prepare.registry import Reference, locate
-from swe_rollout.prepare.sifs import BuildOptions, BuildReport, build_sifs, check_sifs, unneeded_sifs
+from swe_rollout.prepare.sifs import build_sifs, check_sifs, unneeded_sifs
 from swe_rollout.prepare.wish import retry_after
 from swe_rollout.sandbox.images import check_sif, sif_name
 
@@ -29,7 +30,8 @@ RUN = """
 import json, sys, threading
 from pathlib import Path
 from rich.console import Console
-from swe_rollout.prepare.sifs import BuildOptions, build_sifs
+from swe_rollout.prepare.plan import BuildOptions
+from swe_rollout.prepare.sifs import build_sifs
 images, folder, options = json.loads(sys.argv[1])
 report = build_sifs(images, Path(folder), BuildOptions(**options), Console(stderr=True), threading.Event())
 print(json.dumps({"built": report.n_built, "kept": report.n_kept, "failures": dict(report.failures)}))
@@ -438,7 +440,9 @@ def test_stop_ends_everything_and_the_next_run_goes_on(folder: Folder) -> None:
     assert folder.build().n_kept == report.n_built
 
 
-def test_room_is_looked_at_first_and_a_disk_that_fills_is_told(folder: Folder, tmp_path: Path) -> None:
+def test_room_is_looked_at_first_and_a_disk_that_fills_is_told(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(StartupError, match=r"not enough room .* 5 SIFs need .* are free: .*--limit"):
         folder.build(min_free_bytes=1 << 60)
     assert folder.registry.requests == []
@@ -450,13 +454,14 @@ def test_room_is_looked_at_first_and_a_disk_that_fills_is_told(folder: Folder, t
     if mounted.returncode != 0:
         pytest.skip("no disk can be mounted here")
     try:
-        report = folder.build(IMAGES[:1], tmp_dir=small)
+        monkeypatch.setenv("APPTAINER_TMPDIR", str(small))
+        report = folder.build(IMAGES[:1])
         assert "no space left on device" in report.failures[IMAGES[0]]
         assert str(small) in report.failures[IMAGES[0]]
         assert "APPTAINER_TMPDIR" in report.failures[IMAGES[0]]
         assert list(small.iterdir()) == []
         with pytest.raises(StartupError, match=f"only .* are free in {small}"):
-            folder.build(tmp_dir=small, min_free_bytes=1 << 24)
+            folder.build(min_free_bytes=1 << 24)
     finally:
         subprocess.run(["umount", small], check=True)
     assert folder.is_tidy()

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 GIB = 1 << 30
 
@@ -20,8 +19,6 @@ class BuildOptions:
     registry_mirror: str | None = None
     """`http://127.0.0.1:5000/prefix` or `host[:port][/prefix]` instead of the images' own registry; plain HTTP only if
     it says `http://`."""
-    tmp_dir: Path | None = None
-    """Where images are unpacked; $APPTAINER_TMPDIR, else a folder of the run's own in the SIF folder."""
     cache_bytes: int = 20 * GIB
     """Layers kept for the builds of one run that share them; more than this, and a new cache is begun."""
     attempts: int = 8

@@ -21,8 +21,6 @@ from swe_rollout.prepare.plan import BuildOptions, BuildReport
 from swe_rollout.prepare.work import BuildWork, CheckWork
 from swe_rollout.sandbox.images import sif_name
 
-__all__ = ["BuildOptions", "BuildReport", "build_sifs", "check_sifs", "unneeded_sifs"]
-
 
 def build_sifs(
     images: Sequence[str], sif_dir: Path, options: BuildOptions, console: Console, stop: threading.Event
@@ -33,11 +31,10 @@ def build_sifs(
     no sandbox runs on this machine; `Stopped` if `stop` is set before the first image.
     """
     setup = sif_dir / SETUP
-    given = options.tmp_dir or os.environ.get("APPTAINER_TMPDIR")
     make_folder(sif_dir)
     with contextlib.ExitStack() as claimed:
         run = _below(setup, "R2E_SIF_DIR", setup, claimed)
-        unpacked = _below(given, "APPTAINER_TMPDIR", run, claimed)
+        unpacked = _below(os.environ.get("APPTAINER_TMPDIR"), "APPTAINER_TMPDIR", run, claimed)
         cache = _below(os.environ.get("APPTAINER_CACHEDIR"), "APPTAINER_CACHEDIR", run, claimed)
         places = Places(sif_dir, setup / "locks", setup / "logs", run, unpacked, cache)
         return BuildWork(images, places, options, console, stop).run()

@@ -47,7 +47,7 @@ class _Survey:
             else:
                 self.todo.append(image)
         n_known = len(images) - len(self.todo)
-        self.progress = Progress(console, len(self.todo), "SIFs")
+        self.progress = Progress(console, len(self.todo))
         self.progress.say(f"SIFs: {n_known} of {len(images)} are there and verified, {gb(n_bytes)}")
 
     def _kept(self, image: str, entry: Entry) -> None:
