@@ -42,7 +42,7 @@ class Places:
     locks: Path
     logs: Path
     unfinished: Path
-    """SIFs being written; on the disk of `sif_dir`."""
+    """SIFs being written or verified; on the disk of `sif_dir`."""
     unpacked: Path
     """Apptainer's temporary files."""
     cache: Path

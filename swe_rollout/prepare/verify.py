@@ -40,12 +40,13 @@ def try_machine(stop: threading.Event) -> None:
                 [*_SILENT, "build", sif, tiny_root(folder)], log, stop, _TRIAL_SECONDS, {"APPTAINER_TMPDIR": name}
             )
             said = said or _complaint([*_RUN, sif, "true"], log, stop, _TRIAL_SECONDS)
-        except Transient as error:
-            said = str(error)
+        except Transient:
+            said = f"not ended within {_TRIAL_SECONDS:.0f} s"
     if said:
         raise StartupError(
-            f"no image can be verified on {platform.node()}, where not even a tiny one works ({said}): mend that, or"
-            f" take another machine; installing Apptainer: {INSTALL_GUIDE}"
+            f"no image can be verified on {platform.node()}, where not even a tiny one works ({said}): mend that"
+            " (often it is /dev/fuse, user namespaces, or a variable APPTAINER_*), or take another machine; installing"
+            f" Apptainer: {INSTALL_GUIDE}"
         )
 
 
