@@ -14,7 +14,8 @@ from rich.console import Console
 
 from bench.registry import Registry
 from swe_rollout.errors import StartupError
-from swe_rollout.prepare.sifs import BuildOptions, build_sifs
+from swe_rollout.prepare.plan import BuildOptions
+from swe_rollout.prepare.sifs import build_sifs
 from swe_rollout.sandbox.images import sif_name
 
 RATIO_TARGET = 2.0

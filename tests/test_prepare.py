@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,6 +127,13 @@ def test_everything_through_a_day_of_faults_then_a_second_run_that_asks_nothing(
     assert said.count("there") >= 3
     assert "fetching" not in said
 
+    # Of a machine on which Apptainer runs nothing no image is the worse.
+    (built.sifs / "manifest.jsonl").unlink()
+    code, said = built.run(APPTAINER_BIND="/nowhere")
+    assert code == 1, said
+    assert said.splitlines()[-1].startswith("setup_r2e_data_and_sifs.sh: no image can be verified on ")
+    assert len(list(built.sifs.glob("*.sif"))) == 7
+
 
 def test_damaged_files_are_named_and_fetched_anew(hub: Hub, script: SetupScript) -> None:
     parts = [f"data/train-0000{number}-of-00008.parquet" for number in range(8)]
@@ -206,6 +214,14 @@ def test_a_hub_that_stays_broken_is_asked_a_few_times_and_one_that_says_no_once(
     assert re.findall(r"(?m)^   (\S.*?): ", said.partition("failed: ")[2]) == ["train data", "eval data", "wheels"]
     assert "has no revision nowhere: check R2E_EVAL_REVISION" in said
 
+    hub.reset()
+    hub.fail("GET", f"/api/datasets/{EVAL_DATASET}/", Answer(429, {"Retry-After": "999999999999"}))
+    code, said = script.run(R2E_TRAIN_DATASET="")
+    assert code == 1, said
+    assert "the hub answers 429 when asked for" in said
+    assert " and asks to wait 277777777.8 h, longer than the 6.0 h that are left; run the same command" in said
+    assert hub.count("GET", f"/api/datasets/{EVAL_DATASET}/revision") == 1
+
     code, said = script.run(R2E_TRAIN_DATASET="someone/else", R2E_EVAL_DATASET="")
     assert code == 1
     assert "someone/else" in said
@@ -218,7 +234,13 @@ def test_a_hub_that_stays_broken_is_asked_a_few_times_and_one_that_says_no_once(
 def test_what_is_wrong_from_the_start_is_told_before_anything_is_fetched(hub: Hub, script: SetupScript) -> None:
     code, said = script.run("--ids", "none.txt")
     assert (code, hub.requests) == (2, [])
-    assert "--ids none.txt cannot be read" in said
+    assert said == "setup_r2e_data_and_sifs.sh: --ids none.txt cannot be read: No such file or directory\n"
+    (script.folder / "empty.txt").write_bytes(b"\xef\xbb\xbf# none yet\n")
+    (script.folder / "binary.txt").write_bytes(b"\xff\xfe")
+    for name, words in {"empty.txt": "names no id", "binary.txt": "cannot be read: it is not text in UTF-8"}.items():
+        code, said = script.run("--ids", name)
+        assert (code, hub.requests) == (2, [])
+        assert said == f"setup_r2e_data_and_sifs.sh: --ids {name} {words}\n"
     script.sifs.touch()
     code, said = script.run()
     assert (code, hub.requests) == (1, [])
@@ -370,6 +392,27 @@ def test_only_what_is_asked_for(built: SetupScript) -> None:
     code, said = built.run("--ids", "ids.txt")
     assert code == 2
     assert "no row has the id pandas__000000000000, nobody__1 (ids.txt)" in said
+
+
+def test_damaged_sifs_count_as_none(built: SetupScript, sif: Path) -> None:
+    empty, rotten, cut = (built.sifs / sif_name(image_of(row)) for row in (*NUMPY, PANDAS[0]))
+    for path in (empty, rotten, cut):
+        path.unlink()
+        shutil.copy(sif, path)
+    os.truncate(empty, 0)
+    # Only a program that does not run in it tells.
+    with rotten.open("r+b") as file:
+        file.seek(40960)
+        file.write(bytes(sif.stat().st_size - 40960))
+    # Not looked at in this run but for what the server looks at.
+    os.truncate(cut, 40960)
+
+    code, said = built.run("--repos", "numpy")
+
+    assert code == 1, said
+    assert "building again: " in said
+    assert "2 images: 0 there, 2 failed" in said
+    assert "4 of 7 rows have their image; the server leaves the others out" in said
 
 
 def test_prune_looks_at_all_rows_and_removes_only_when_told(hub: Hub, built: SetupScript, sif: Path) -> None:

@@ -19,8 +19,10 @@ from rich.console import Console
 from waiting import until
 
 from swe_rollout.errors import StartupError
-from swe_rollout.prepare.registry import Reference, locate, retry_after
-from swe_rollout.prepare.sifs import BuildOptions, BuildReport, build_sifs, check_sifs, unneeded_sifs
+from swe_rollout.prepare.plan import BuildOptions, BuildReport
+from swe_rollout.prepare.registry import Reference, locate
+from swe_rollout.prepare.sifs import build_sifs, check_sifs, unneeded_sifs
+from swe_rollout.prepare.wish import retry_after
 from swe_rollout.sandbox.images import check_sif, sif_name
 
 IMAGES = [f"team/project_{name}:v1" for name in ("one", "two", "three", "four", "five")]
@@ -28,7 +30,8 @@ RUN = """
 import json, sys, threading
 from pathlib import Path
 from rich.console import Console
-from swe_rollout.prepare.sifs import BuildOptions, build_sifs
+from swe_rollout.prepare.plan import BuildOptions
+from swe_rollout.prepare.sifs import build_sifs
 images, folder, options = json.loads(sys.argv[1])
 report = build_sifs(images, Path(folder), BuildOptions(**options), Console(stderr=True), threading.Event())
 print(json.dumps({"built": report.n_built, "kept": report.n_kept, "failures": dict(report.failures)}))
@@ -203,6 +206,10 @@ def test_a_registry_that_throttles_for_good_is_given_up_and_one_that_wants_a_log
     report = folder.build([one], throttled_seconds=0.5)
     assert "429" in report.failures[one]
     assert 2 <= folder.registry.count("HEAD", manifests(one)) < 50
+    # A pause does not outlast the time for throttling: this one would take an hour.
+    folder.registry.reset()
+    folder.registry.fail("HEAD", manifests(one), Answer(429))
+    assert folder.build([one], throttled_seconds=0.5, first_pause=3600.0, longest_pause=3600.0).n_built == 1
 
     docker = tmp_path / ".docker"
     docker.mkdir()
@@ -219,6 +226,29 @@ def test_a_registry_that_throttles_for_good_is_given_up_and_one_that_wants_a_log
     }
     assert sent["GET", "/token"] == "Basic dXNlcjpwYXNz"
     assert sent["HEAD", "/v2/team/project_two/manifests/v1"] == "Bearer secret"
+
+
+def test_a_wish_to_wait_for_too_long_is_named_and_not_granted(folder: Folder) -> None:
+    week, ages, past_it, _, other = IMAGES
+    folder.registry.fail("HEAD", manifests(week), Answer(429, {"Retry-After": "604800"}))
+    folder.registry.fail("HEAD", manifests(ages), Answer(429, {"Retry-After": "999999999999"}))
+    folder.registry.fail("HEAD", manifests(past_it), Answer(429, {"Retry-After": "9" * 400}))
+    report = folder.build([week, ages, past_it, other])
+    assert (report.n_built, report.failures.keys()) == (1, {week, ages, past_it})
+    for image, wish in {week: "168.0 h", ages: "277777777.8 h", past_it: "inf h"}.items():
+        assert f"(429 Too Many Requests) and asks to wait {wish}, longer than the 6.0 h" in report.failures[image]
+        assert folder.registry.count("HEAD", manifests(image)) == 1
+
+
+def test_words_that_say_nothing_are_tried_once_more_whatever_was_before(folder: Folder) -> None:
+    mended, lost, *_ = IMAGES
+    for image, n_unclear in ((mended, 1), (lost, 99)):
+        folder.registry.fail("HEAD", manifests(image), BROKEN)
+        folder.registry.fail("GET", pulls(image), *[Answer(418)] * n_unclear)
+    report = folder.build([mended, lost])
+    assert (report.n_built, report.failures.keys()) == (1, {lost})
+    assert "418" in report.failures[lost]
+    assert [folder.registry.count("HEAD", manifests(image)) for image in (mended, lost)] == [3, 3]
 
 
 def test_a_wish_to_wait_that_only_apptainer_hears_is_asked_for_again(folder: Folder) -> None:
@@ -256,6 +286,67 @@ def test_damaged_sifs_are_noticed_and_built_again_while_good_ones_stay(folder: F
     assert folder.sif(whole).stat().st_mtime_ns == before.st_mtime_ns
     assert folder.is_tidy()
     assert folder.check().n_kept == 5
+
+
+def test_a_machine_that_can_run_no_sandbox_is_told_and_no_image_is_blamed(
+    folder: Folder, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(good, folder.path, ignore=lambda *_: ["manifest.jsonl"])
+    folder.sif(IMAGES[0]).unlink()
+    before = {sif: sif.stat().st_mtime_ns for sif in folder.path.glob("*.sif")}
+    # Apptainer refuses to run anything then, but builds as ever.
+    monkeypatch.setenv("APPTAINER_BIND", "/nowhere")
+    for work in (folder.check, folder.build):
+        with pytest.raises(StartupError, match=rf"no image can be verified on {os.uname().nodename}.*/nowhere") as told:
+            work()
+        assert "\n" not in str(told.value)
+    assert folder.registry.requests == []
+    assert {sif: sif.stat().st_mtime_ns for sif in folder.path.glob("*.sif")} == before
+    assert "building again" not in folder.printed
+    assert folder.is_tidy()
+    # Where nothing is to be verified, nothing is tried.
+    assert folder.check(IMAGES[:1]).failures.keys() == {IMAGES[0]}
+    monkeypatch.delenv("APPTAINER_BIND")
+    report = folder.build()
+    assert (report.n_built, report.n_kept) == (1, 4)
+
+
+def test_a_verification_that_takes_too_long_says_nothing_of_the_image(
+    folder: Folder, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its `true` never ends, but for those that find what an earlier one has written on the host.
+    image, other = "team/slow:v1", IMAGES[0]
+    bin_folder, gate = tmp_path / "own/usr/bin", tmp_path / "gate"
+    bin_folder.mkdir(parents=True)
+    gate.mkdir()
+    shutil.copy(str(shutil.which("sleep")), bin_folder)
+    (bin_folder / "true").write_text("#!/bin/bash\n[ -e /gate/seen ] || { echo >/gate/seen; exec sleep infinity; }\n")
+    (bin_folder / "true").chmod(0o755)
+    folder.registry.push(image, [tree, tmp_path / "own"])
+    limits = {"verify_seconds": 5.0, "attempts": 99}
+    monkeypatch.setenv("APPTAINER_BIND", f"{gate}:/gate")
+    report = folder.build([image, other], **limits)
+    assert (report.n_built, report.failures) == (2, {})
+    assert "`true` has not ended within 5 s in " in folder.printed
+    assert folder.registry.count("HEAD", manifests(image)) >= 2
+    # It was built once.
+    assert folder.registry.count("GET", pulls(image)) == folder.registry.count("GET", pulls(other)) > 0
+    assert {path.name for path in (folder.path / ".setup").iterdir()} == {"locks", "logs"}
+
+    manifest, before = folder.path / "manifest.jsonl", folder.sif(image).stat().st_mtime_ns
+    for work in (folder.check, folder.build):
+        (gate / "seen").unlink()
+        manifest.unlink()
+        report = work([image], **limits)
+        assert (report.n_kept, report.n_built, report.failures) == (1, 0, {})
+    monkeypatch.delenv("APPTAINER_BIND")
+    manifest.unlink()
+    for work in (folder.check, folder.build):
+        report = work([image], verify_seconds=1.0, attempts=2)
+        assert report.failures.keys() == {image}
+        assert f"`true` has not ended within 1 s in {folder.sif(image)}" in report.failures[image]
+        assert "building again" not in folder.printed
+    assert folder.sif(image).stat().st_mtime_ns == before
 
 
 def test_what_is_not_as_it_was_verified(
@@ -349,7 +440,9 @@ def test_stop_ends_everything_and_the_next_run_goes_on(folder: Folder) -> None:
     assert folder.build().n_kept == report.n_built
 
 
-def test_room_is_looked_at_first_and_a_disk_that_fills_is_told(folder: Folder, tmp_path: Path) -> None:
+def test_room_is_looked_at_first_and_a_disk_that_fills_is_told(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(StartupError, match=r"not enough room .* 5 SIFs need .* are free: .*--limit"):
         folder.build(min_free_bytes=1 << 60)
     assert folder.registry.requests == []
@@ -361,13 +454,14 @@ def test_room_is_looked_at_first_and_a_disk_that_fills_is_told(folder: Folder, t
     if mounted.returncode != 0:
         pytest.skip("no disk can be mounted here")
     try:
-        report = folder.build(IMAGES[:1], tmp_dir=small)
+        monkeypatch.setenv("APPTAINER_TMPDIR", str(small))
+        report = folder.build(IMAGES[:1])
         assert "no space left on device" in report.failures[IMAGES[0]]
         assert str(small) in report.failures[IMAGES[0]]
         assert "APPTAINER_TMPDIR" in report.failures[IMAGES[0]]
         assert list(small.iterdir()) == []
         with pytest.raises(StartupError, match=f"only .* are free in {small}"):
-            folder.build(tmp_dir=small, min_free_bytes=1 << 24)
+            folder.build(min_free_bytes=1 << 24)
     finally:
         subprocess.run(["umount", small], check=True)
     assert folder.is_tidy()
@@ -409,9 +503,15 @@ def test_images_are_found_as_docker_finds_them() -> None:
     for bad in ("", "Team/Project:v1", "team/project:", "team/project:v 1", "../x:y"):
         with pytest.raises(ValueError, match="not the name of an image"):
             locate(bad)
-    assert retry_after("12") == 12
-    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    assert retry_after("soon") is None
+
+
+def test_wishes_to_wait_are_understood() -> None:
+    assert retry_after(" 12 ") == 12
+    assert retry_after("999999999999") == 999999999999
+    for past in ("Wed, 21 Oct 2015 07:28:00 GMT", "Wed Oct 21 07:28:00 2015", "Wed, 21 Oct 2015 07:28:00 -0000"):
+        assert retry_after(past) == 0
+    for nonsense in ("", "soon", "-1", "\u00b2", "Wed, 21 Oct 2015 07:28:00 +999999999999999999"):
+        assert retry_after(nonsense) is None
 
 
 def test_only_sifs_that_no_image_needs_are_named(folder: Folder) -> None:

@@ -251,7 +251,7 @@ def test_flaky_row(desk: Desk, sample: Row, tmp_path: Path) -> None:
     """Its reward is tossed up. That 24 coins fall the same way happens once in eight million times."""
     name = f"xmltodict__{sample['commit_hash'][:12]}"
     ids = tmp_path / "ids"
-    ids.write_text(f"{name}\n")
+    ids.write_text(f"# mine\r\n{name}\r\n\r\n", "utf-8-sig")
     words = ("--mode", "train", "--ids", ids, "--repeat", "24", "--output", desk.output.parent / "coin")
     code, out, err = desk.run("validate", *words, "--config", COIN)
     assert code == 1, (out, err)
@@ -289,6 +289,7 @@ def test_wrong_usage(desk: Desk, tmp_path: Path) -> None:
     for words, said in (
         (("validate", "--repeat", "0"), "'0' is not a number above 0"),
         (("validate", "--mode", "train", "--ids", tmp_path / "ids"), "no row has the id no-such-row"),
+        (("validate", "--mode", "train", "--ids", tmp_path / "none"), "none cannot be read: No such file or directory"),
         (("rescore", tmp_path), "no session below"),
     ):
         code, out, err = desk.run(*words)

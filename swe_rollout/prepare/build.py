@@ -15,7 +15,7 @@ from swe_rollout.errors import ImageError
 from swe_rollout.locks import take
 from swe_rollout.prepare import children
 from swe_rollout.prepare.checksum import sha256
-from swe_rollout.prepare.faults import BuildFault, NoSpace, Stopped, Throttled, from_words
+from swe_rollout.prepare.faults import BuildFault, NoSpace, Stopped, Throttled, Unproven, from_words
 from swe_rollout.prepare.folders import LayerCache
 from swe_rollout.prepare.manifest import Entry, Manifest, is_open
 from swe_rollout.prepare.plan import BuildOptions
@@ -42,7 +42,7 @@ class Places:
     locks: Path
     logs: Path
     unfinished: Path
-    """SIFs being written; on the disk of `sif_dir`."""
+    """SIFs being written or verified; on the disk of `sif_dir`."""
     unpacked: Path
     """Apptainer's temporary files."""
     cache: Path
@@ -72,20 +72,23 @@ def locked(places: Places, image: str) -> Iterator[None]:
 class Inspector:
     """Says of the SIFs that are there whether they are good, and remembers the good ones."""
 
-    def __init__(self, manifest: Manifest, places: Places, stop: threading.Event) -> None:
-        self._manifest, self._places, self._stop = manifest, places, stop
+    def __init__(self, options: BuildOptions, places: Places, manifest: Manifest, stop: threading.Event) -> None:
+        self._options, self._places, self._manifest, self._stop = options, places, manifest, stop
 
     def known(self, image: str) -> Entry | None:
         """Its entry if it was verified before and is unchanged since; costs one stat."""
         return self._manifest.vouches(image, self._places.sif(image))
 
     def inspect(self, image: str) -> Entry:
-        """Run a program in the SIF that is there. Raises `ImageError` if it is damaged or missing, `Stopped`."""
+        """Run a program in the SIF that is there.
+
+        Raises `ImageError` if it is damaged or missing, `Unproven` if that is not clear in time, `Stopped`.
+        """
         began, sif, log = time.monotonic(), self._places.sif(image), self._places.log(image)
         self._manifest.refresh()
         if known := self.known(image):
             return known
-        verify(sif, log, self._stop)
+        verify(sif, log, self._stop, self._options.verify_seconds)
         if not is_open(sif.stat()):
             raise ImageError(f"image {sif} is closed to the users of sandboxes: chmod o+r; build it again")
         entry = entry_of(image, sif, "", began, self._stop)
@@ -126,7 +129,7 @@ class Builder:
             raise kind(f"{error.strerror}: {error.filename or self._places.sif_dir}") from None
 
     def _build(self, image: str) -> Entry:
-        sif, unfinished = self._places.sif(image), self._places.unfinished / sif_name(image)
+        sif = self._places.sif(image)
         if sif.is_dir():
             raise BuildFault(f"{sif} is a folder: move it away")
         self._remove_leftovers(sif)
@@ -139,10 +142,12 @@ class Builder:
         digest = self._registry.digest(reference)
         if self._stop.is_set():
             raise Stopped
+        unfinished = self._places.unfinished / f"{digest.rpartition(':')[2][:12]}-{sif_name(image)}"
         try:
-            self._apptainer(reference, digest, unfinished, self._places.log(image))
+            if not unfinished.exists():
+                self._apptainer(reference, digest, unfinished, self._places.log(image))
             try:
-                verify(unfinished, self._places.log(image), self._stop)
+                verify(unfinished, self._places.log(image), self._stop, self._options.verify_seconds)
             except ImageError as error:
                 raise BuildFault(f"built, but not usable: {error}") from None
             unfinished.chmod(MODE)
@@ -150,8 +155,12 @@ class Builder:
             _sync(unfinished)
             unfinished.replace(sif)
             _sync(sif.parent)
-        finally:
+        except Unproven:
+            # The next try verifies it, and need not build it again.
+            raise
+        except BaseException:
             unfinished.unlink(missing_ok=True)
+            raise
         self._manifest.add(entry)
         self._places.log(image).unlink(missing_ok=True)
         return entry

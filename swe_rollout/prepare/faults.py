@@ -1,4 +1,4 @@
-"""Why an image did not become a SIF; the kind says whether to try again."""
+"""Why something was not fetched or built; the kind says whether to try again."""
 
 import re
 
@@ -20,15 +20,19 @@ class NoSpace(BuildFault):
 
 
 class Transient(BuildFault):
-    """Tried again: the network or the registry failed."""
+    """Tried again: the network or a server failed."""
 
 
 class Unclear(Transient):
-    """Tried once more: words that say neither."""
+    """Tried once more, and no more: words that do not say whether that is of use."""
+
+
+class Unproven(Transient):
+    """Tried again: whether a SIF is good was not clear in time."""
 
 
 class Throttled(BuildFault):
-    """Tried again, for long: 429. `retry_after`: seconds the registry asked for, None if it did not."""
+    """Tried again, for long: 429. `retry_after`: seconds the server asked for, None if it did not."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)

@@ -15,7 +15,7 @@ from swe_rollout.prepare import datasets, sifs, summary, wheels
 from swe_rollout.prepare.faults import Stopped
 from swe_rollout.prepare.options import Options
 from swe_rollout.prepare.plan import BuildReport
-from swe_rollout.prepare.selection import Entry, read_entries, read_ids, select
+from swe_rollout.prepare.selection import Entry, read_entries, select, wanted_ids
 from swe_rollout.prepare.stopping import Stopping
 from swe_rollout.rows import check_parquet
 
@@ -31,7 +31,7 @@ def prepare(options: Options, console: Console, stopping: Stopping) -> int:
     entries: list[Entry] = []
     # What can be refused at once is not found out after an hour of downloads.
     if options.ids:
-        read_ids(options.ids)
+        wanted_ids(options.ids)
     sifs.make_folder(options.sif_dir)
     console.print(f"1/3 data: {options.data_dir}")
     _make_folder(options.state_dir, "R2E_DATA_PATH")
@@ -122,7 +122,7 @@ def _failures_of(report: BuildReport, console: Console, images: Sequence[str], s
 def _end(options: Options, console: Console, entries: Sequence[Entry], failures: dict[str, str]) -> int:
     summary.print_failures(console, failures)
     if entries:
-        summary.print_next(console, options, entries)
+        summary.print_next(console, options, entries, failures)
     return 1 if failures else 0
 
 

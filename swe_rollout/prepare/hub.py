@@ -1,15 +1,14 @@
 """What the hub has: the files of a split with their sizes and hashes."""
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from urllib.request import getproxies
 
 from swe_rollout.errors import StartupError
 from swe_rollout.prepare.faults import Stopped, Throttled, Transient
 from swe_rollout.prepare.options import Source
+from swe_rollout.prepare.wish import retry_after
 
 _ANSWER_SECONDS = 60.0
 _MAY_WORK_LATER = (408, 425, 429)
@@ -79,7 +78,7 @@ def list_files(source: Source) -> Listing:
         if 400 <= status < 500 and status not in _MAY_WORK_LATER:
             raise StartupError(f"{said}: {_first_line(error)}") from error
         if status == 429:
-            raise Throttled(said, _retry_after(error.response.headers)) from error
+            raise Throttled(said, _wish(error.response.headers)) from error
         raise Transient(said) from error
     except Stopped:
         raise
@@ -111,17 +110,11 @@ def _split_of(path: str) -> str:
     return name.partition("-")[0] if folder == "data" and name.endswith(".parquet") else ""
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that an exhausted `RateLimit` or a `Retry-After`, a number or a date, asks to wait."""
+def _wish(headers: Mapping[str, str]) -> float | None:
+    """Seconds that an exhausted `RateLimit` or a `Retry-After` asks to wait, None if there is neither."""
     if limit := _RATE_LIMIT.search(headers.get("ratelimit", "")):
         return float(limit[1])
-    wish = headers.get("retry-after", "").strip()
-    if wish.isdigit():
-        return float(wish)
-    try:
-        return max(0.0, parsedate_to_datetime(wish).timestamp() - time.time())
-    except ValueError:
-        return None
+    return retry_after(headers.get("retry-after", ""))
 
 
 def _first_line(error: BaseException) -> str:

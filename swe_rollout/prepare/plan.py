@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 GIB = 1 << 30
 
@@ -20,21 +19,21 @@ class BuildOptions:
     registry_mirror: str | None = None
     """`http://127.0.0.1:5000/prefix` or `host[:port][/prefix]` instead of the images' own registry; plain HTTP only if
     it says `http://`."""
-    tmp_dir: Path | None = None
-    """Where images are unpacked; $APPTAINER_TMPDIR, else a folder of the run's own in the SIF folder."""
     cache_bytes: int = 20 * GIB
     """Layers kept for the builds of one run that share them; more than this, and a new cache is begun."""
     attempts: int = 8
     """Tries per image, throttled ones not counted."""
     throttled_seconds: float = 6 * 3600
-    """How long, from its first 429 on, an image is tried again while the registry throttles. Docker Hub's window is
-    six hours."""
+    """How long, from its first 429 on, an image is tried again while the registry throttles; a wish to wait for longer
+    than what is left of it ends the tries. Docker Hub's window is six hours."""
     first_pause: float = 2.0
     """Seconds before the second try; doubled, with jitter, for each further one."""
     longest_pause: float = 300.0
     """Seconds that a pause grows to; a Retry-After may ask for more."""
     build_seconds: float = 3600.0
     """A build that takes longer is ended and tried again."""
+    verify_seconds: float = 120.0
+    """So is a verification: of the SIF it says nothing."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ _NAMES = 6
 class Progress:
     """Counts what ends and shows it; for many threads."""
 
-    def __init__(self, console: Console, total: int, what: str) -> None:
-        self._console, self._total, self._what = console, total, what
+    def __init__(self, console: Console, total: int) -> None:
+        self._console, self._total = console, total
         self._lock = threading.Lock()
         self._done = self._failed = self._bytes = 0
         self._running: dict[str, float] = {}
@@ -81,7 +81,7 @@ class Progress:
             ended = self._done + self._failed
             rate = ended / max(now - self._began, 1e-3) * 60
             running = sorted(self._running.items(), key=lambda item: item[1])
-            words = f"{self._what} {ended}/{self._total}  {gb(self._bytes)}  {rate:.1f}/min"
+            words = f"SIFs {ended}/{self._total}  {gb(self._bytes)}  {rate:.1f}/min"
             words += f"  left {self._left() or '?'}" if ended < self._total else ""
             words += f"  {self._failed} failed" if self._failed else ""
         head = Table.grid(padding=(0, 1))

@@ -4,8 +4,6 @@ The login and the token dance are oras': its own requests sleep through failures
 made here.
 """
 
-import datetime
-import email.utils
 import ipaddress
 import os
 import re
@@ -20,6 +18,7 @@ from oras.auth import get_auth_backend
 from oras.container import Container
 
 from swe_rollout.prepare.faults import BuildFault, MissingImage, Throttled, Transient, denied
+from swe_rollout.prepare.wish import retry_after
 
 _DOCKER_HUB = "docker.io"
 _API_HOST = {_DOCKER_HUB: "registry-1.docker.io"}
@@ -143,17 +142,6 @@ def _refusals(answer: requests.Response, *_: object, **__: object) -> None:
         raise Throttled(f"{where} throttles (429 Too Many Requests)", wait)
     if answer.status_code >= 500 or answer.status_code == 408:
         raise Transient(f"{where} answered {answer.status_code} {answer.reason}")
-
-
-def retry_after(value: str) -> float | None:
-    """Seconds from a Retry-After header: a number or an HTTP date (RFC 9110, 10.2.3); None if it is neither."""
-    if re.fullmatch(r"\s*\d+\s*", value):
-        return float(value)
-    try:
-        when = email.utils.parsedate_to_datetime(value)
-    except (TypeError, ValueError):
-        return None
-    return max(0.0, (when - datetime.datetime.now(when.tzinfo)).total_seconds())
 
 
 def _login(session: requests.Session, reference: Reference, answer: requests.Response) -> Mapping[str, str]:

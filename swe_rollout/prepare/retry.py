@@ -5,9 +5,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type
+from tenacity import RetryCallState, Retrying, retry_if_exception
 from tenacity.nap import sleep_using_event
 
+from swe_rollout.durations import rough
 from swe_rollout.prepare.faults import Stopped, Throttled, Transient, Unclear
 from swe_rollout.prepare.plan import BuildOptions
 
@@ -58,28 +59,41 @@ class Patience:
 
     def __init__(self, options: BuildOptions) -> None:
         self._options = options
-        self._faults = self._throttled = 0
-        self._throttled_since = 0.0
+        self._faults = self._unclear = self._throttled = 0
+        self._throttled_until = 0.0
 
-    def is_over(self, state: RetryCallState) -> bool:
-        """For tenacity: was this the last try?"""
-        fault = _fault(state)
+    def goes_on(self, fault: BaseException) -> bool:
+        """For tenacity: is there another try? Raises `Throttled` that names a wish too long to wait for."""
         if isinstance(fault, Throttled):
-            if not self._throttled:
-                self._throttled_since = time.monotonic()
-            self._throttled += 1
-            return time.monotonic() - self._throttled_since > self._options.throttled_seconds
+            return self._waits(fault)
+        if not isinstance(fault, Transient):
+            return False
         self._faults += 1
-        return self._faults >= (_UNCLEAR_ATTEMPTS if isinstance(fault, Unclear) else self._options.attempts)
+        self._unclear += isinstance(fault, Unclear)
+        return self._faults < self._options.attempts and self._unclear < _UNCLEAR_ATTEMPTS
 
     def pause(self, state: RetryCallState) -> float:
         """For tenacity: seconds until the next try."""
         fault, options = _fault(state), self._options
         tries = self._throttled if isinstance(fault, Throttled) else self._faults
         grown = min(options.first_pause * 2.0 ** min(tries - 1, 20), options.longest_pause) * random.uniform(0.75, 1.25)
-        if isinstance(fault, Throttled) and fault.retry_after is not None:
-            return fault.retry_after + random.uniform(0.0, min(1.0, options.first_pause))
-        return grown
+        if not isinstance(fault, Throttled):
+            return grown
+        if fault.retry_after is not None:
+            grown = fault.retry_after + random.uniform(0.0, min(1.0, options.first_pause))
+        return max(0.0, min(grown, self._throttled_until - time.monotonic()))
+
+    def _waits(self, fault: Throttled) -> bool:
+        now = time.monotonic()
+        if not self._throttled:
+            self._throttled_until = now + self._options.throttled_seconds
+        self._throttled += 1
+        left, wish = self._throttled_until - now, fault.retry_after or 0.0
+        if wish > left > 0:
+            raise Throttled(
+                f"{fault} and asks to wait {rough(wish)}, longer than the {rough(left)} that are left", wish
+            )
+        return left > 0
 
 
 def persistently(
@@ -91,12 +105,10 @@ def persistently(
     """Call `attempt` until it works; `pausing(fault, seconds)` before each pause. Raises its last `BuildFault`."""
     patience = Patience(options)
     retrying = Retrying(
-        retry=retry_if_exception_type((Throttled, Transient)),
-        stop=patience.is_over,
+        retry=retry_if_exception(patience.goes_on),
         wait=patience.pause,
         sleep=sleep_using_event(stop),
         before_sleep=lambda state: pausing(_fault(state), state.upcoming_sleep),
-        reraise=True,
     )
     retrying(attempt)
 

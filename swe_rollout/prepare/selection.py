@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swe_rollout.errors import StartupError
+from swe_rollout.ids import read_ids
 from swe_rollout.prepare.options import Options, UsageError
 from swe_rollout.rows import ID_COLUMNS, IMAGE_COLUMNS, id_of, image_of
 
@@ -65,8 +66,8 @@ def select(entries: Iterable[Entry], options: Options) -> list[str]:
             raise UsageError(f"no row is of the repo {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
         wanted = [entry for entry in wanted if entry.repo in options.repos]
     if options.ids:
-        ids = read_ids(options.ids)
-        if unknown := [name for name in ids if name not in {entry.id for entry in entries}]:
+        ids, known = wanted_ids(options.ids), {entry.id for entry in entries}
+        if unknown := [name for name in ids if name not in known]:
             raise UsageError(f"no row has the id {', '.join(unknown)} ({options.ids})")
         wanted = [entry for entry in wanted if entry.id in ids]
     images = {entry.image for entry in wanted}
@@ -84,17 +85,12 @@ def select(entries: Iterable[Entry], options: Options) -> list[str]:
     return list(dict.fromkeys(entry.image for entry in wanted if entry.image in images))
 
 
-def read_ids(file: Path) -> dict[str, None]:
-    """The ids that `file` names, a line each, in order. Raises `UsageError` if it has none or cannot be read."""
+def wanted_ids(file: Path) -> dict[str, None]:
+    """As `read_ids`; a file that is no good is the fault of who wrote the command: raises `UsageError`."""
     try:
-        # Some editors put a mark before the first line.
-        lines = [line.strip() for line in file.read_text("utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--ids {file} cannot be read: {error}") from error
-    ids = dict.fromkeys(line for line in lines if line and not line.startswith("#"))
-    if not ids:
-        raise UsageError(f"--ids {file} holds no id")
-    return ids
+        return read_ids(file)
+    except StartupError as error:
+        raise UsageError(str(error)) from None
 
 
 def _entry(mode: str, row: dict[str, Any]) -> Entry:

@@ -21,22 +21,20 @@ from swe_rollout.prepare.plan import BuildOptions, BuildReport
 from swe_rollout.prepare.work import BuildWork, CheckWork
 from swe_rollout.sandbox.images import sif_name
 
-__all__ = ["BuildOptions", "BuildReport", "build_sifs", "check_sifs", "unneeded_sifs"]
-
 
 def build_sifs(
     images: Sequence[str], sif_dir: Path, options: BuildOptions, console: Console, stop: threading.Event
 ) -> BuildReport:
     """Build what is missing or damaged; a failure of one image leaves the others going.
 
-    Raises `StartupError`, one line, when nothing can be built: the folder cannot be written to, no room on the disk.
+    Raises `StartupError`, one line, when nothing can be built: the folder cannot be written to, no room on the disk,
+    no sandbox runs on this machine; `Stopped` if `stop` is set before the first image.
     """
     setup = sif_dir / SETUP
-    given = options.tmp_dir or os.environ.get("APPTAINER_TMPDIR")
     make_folder(sif_dir)
     with contextlib.ExitStack() as claimed:
         run = _below(setup, "R2E_SIF_DIR", setup, claimed)
-        unpacked = _below(given, "APPTAINER_TMPDIR", run, claimed)
+        unpacked = _below(os.environ.get("APPTAINER_TMPDIR"), "APPTAINER_TMPDIR", run, claimed)
         cache = _below(os.environ.get("APPTAINER_CACHEDIR"), "APPTAINER_CACHEDIR", run, claimed)
         places = Places(sif_dir, setup / "locks", setup / "logs", run, unpacked, cache)
         return BuildWork(images, places, options, console, stop).run()
@@ -70,7 +68,10 @@ def _below(given: Path | str | None, variable: str, default: Path, claimed: cont
 def check_sifs(
     images: Sequence[str], sif_dir: Path, options: BuildOptions, console: Console, stop: threading.Event
 ) -> BuildReport:
-    """Look at every SIF, build none: what is missing or damaged is in the report's failures."""
+    """Look at every SIF, build none: what is missing or damaged is in the report's failures.
+
+    Raises `StartupError`, one line, when no sandbox runs on this machine; `Stopped` if `stop` is set before the first.
+    """
     # The SIF folder may be closed to us for writing.
     with tempfile.TemporaryDirectory(prefix="swe-rollout-check-") as name:
         logs = Path(name)

@@ -9,10 +9,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.filesize import decimal
 
+from swe_rollout.errors import ImageError
 from swe_rollout.prepare.options import Options, source
 from swe_rollout.prepare.plan import BuildReport
 from swe_rollout.prepare.selection import Entry
-from swe_rollout.sandbox.images import sif_name
+from swe_rollout.sandbox.images import check_sif, sif_name
 
 _SHOWN_FAILURES = 50
 _CHECKOUT = Path(__file__).parents[2]
@@ -51,10 +52,10 @@ def print_failures(console: Console, failures: Mapping[str, str]) -> None:
         console.print(f"   and {more} more, named above")
 
 
-def print_next(console: Console, options: Options, entries: Sequence[Entry]) -> None:
-    """How many rows the server will find an image for, and the command that uses them."""
+def print_next(console: Console, options: Options, entries: Sequence[Entry], failed: Container[str]) -> None:
+    """How many rows the server will find an image for, and the command that uses them. `failed`: images found bad."""
     images = {entry.image for entry in entries if entry.image}
-    there = {image for image in images if (options.sif_dir / sif_name(image)).is_file()}
+    there = {image for image in images if image not in failed and _is_whole(options.sif_dir / sif_name(image))}
     n_rows = sum(entry.image in there for entry in entries)
     console.print(
         f"{n_rows} of {len(entries)} rows have their image"
@@ -89,6 +90,15 @@ def command(options: Options, usable: Container[str]) -> str:
     variables |= {"MODEL_DIR": "/path/to/models", "SAVE_DIR": "/path/to/checkpoints"}
     words = " ".join(f"{name}={value}" for name, value in variables.items())
     return f"{words} bash {shlex.quote(str(_CHECKOUT / 'run_mini_swe_agent.sh'))}"
+
+
+def _is_whole(sif: Path) -> bool:
+    """As the server sees it."""
+    try:
+        check_sif(sif)
+    except ImageError:
+        return False
+    return True
 
 
 def _count(number: int, what: str) -> str:

@@ -106,21 +106,27 @@ def _advice(scratch: Path) -> str:
     )
 
 
-def _tiny_image(folder: Path) -> Path:
-    """A SIF with bash, what the probe calls, and their libraries."""
-    root, image = folder / "root", folder / "probe.sif"
+def tiny_root(folder: Path) -> Path:
+    """The root of an image with bash, what the probe calls, and their libraries; made in `folder`."""
+    root = folder / "root"
     for name in ("proc", "sys", "dev", "tmp", "etc", "root", "usr", "var"):
         (root / name).mkdir(parents=True)
     programs = [
         Path("/bin/bash"),
         Path("/bin/sh"),
-        *(Path(shutil.which(name) or name) for name in ("cp", "mkdir", "mv", "chmod", "ln", "rm")),
+        *(Path(shutil.which(name) or name) for name in ("cp", "mkdir", "mv", "chmod", "ln", "rm", "true")),
     ]
     libraries = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout.split()
     for path in {*programs, *(Path(word) for word in libraries if word.startswith("/") and not word.endswith(":"))}:
         target = root / str(path).lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
+    return root
+
+
+def _tiny_image(folder: Path) -> Path:
+    image = folder / "probe.sif"
+    root = tiny_root(folder)
     built = subprocess.run(["apptainer", "--silent", "build", image, root], capture_output=True, text=True, check=False)
     if built.returncode != 0:
         raise StartupError(f"apptainer cannot build an image: {built.stderr.strip()[-300:]}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_rollout.errors import StartupError
+from swe_rollout.ids import read_ids
 from swe_rollout.rows import id_of, image_of, read_rows, text_of
 from swe_rollout.session import Mode
 from swe_rollout.tasks import LoadedTasks, Task
@@ -37,14 +38,14 @@ def list_rows(loaded: Mapping[Mode, LoadedTasks]) -> list[Row]:
 
 
 def choose(rows: Collection[Row], ids: Path | None, limit: int | None) -> list[Row]:
-    """The rows whose ids the file `ids` names, one a line; of these the first `limit` of each mode.
+    """The rows whose ids the file `ids` names; of these the first `limit` of each mode.
 
     Raises `StartupError` for a file that cannot be read, names no row or names unknown ones.
     """
     chosen = list(rows)
     if ids is not None:
-        wanted = _read_ids(ids)
-        if unknown := wanted - {row.id for row in rows}:
+        wanted = read_ids(ids)
+        if unknown := wanted.keys() - {row.id for row in rows}:
             raise StartupError(f"{ids}: no row has the id {min(unknown)} (in all {len(unknown)} unknown ids)")
         chosen = [row for row in rows if row.id in wanted]
     if limit is None:
@@ -69,14 +70,3 @@ def _rows_of(mode: Mode, loaded: LoadedTasks) -> Iterator[Row]:
             problem = bad.get(name) or loaded.damaged_images.get(image) or f"image {image} has no SIF"
             repo = text_of(row, "repo_name") or text_of(row, "repo")
             yield Row(mode, name, image, repo, file, number, task, "" if task else problem)
-
-
-def _read_ids(file: Path) -> set[str]:
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"--ids {file}: {getattr(error, 'strerror', None) or 'is not text'}") from None
-    ids = {line.strip() for line in lines} - {""}
-    if not ids:
-        raise StartupError(f"--ids {file}: it names no row")
-    return ids
