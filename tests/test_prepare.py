@@ -302,7 +302,7 @@ def test_stopped_by_a_signal(hub: Hub, script: SetupScript, number: signal.Signa
 
     assert process.returncode == code
     assert said.endswith("setup_r2e_data_and_sifs.sh: stopped; run the same command to go on\n")
-    assert not any(map(is_alive, below))
+    until(lambda: not any(map(is_alive, below)), "the script's children end with it")
     assert not list(script.data.rglob("*.incomplete"))
     held.release.set()
 
@@ -323,7 +323,8 @@ def test_stopped_while_the_hub_does_not_answer(hub: Hub, script: SetupScript) ->
 def test_two_runs_share_the_work(hub: Hub, built: SetupScript) -> None:
     held = Hold()
     hub.fail("GET", "/cdn/", held)
-    first = built.start(R2E_EVAL_DATASET="")
+    # It must not ask again while the second one takes its time to start.
+    first = built.start(R2E_EVAL_DATASET="", HF_HUB_DOWNLOAD_TIMEOUT="200")
     assert held.reached.wait(200)
     second = built.start(R2E_EVAL_DATASET="")
     assert second.stdout is not None

@@ -75,6 +75,7 @@ def upstream(samples: Path, tmp_path: Path) -> Iterator[Upstream]:
     upstream.close()
 
 
+@pytest.mark.timeout(900)
 def test_from_nothing_to_rewards(upstream: Upstream, open_folder: Callable[[], Path]) -> None:
     hub, registry = upstream.hub, upstream.registry
     train_image, eval_image = (image.rpartition(":")[0] for image in upstream.images)
