@@ -12,15 +12,23 @@ from swe_rollout.sandbox.confinement import choose
 from swe_rollout.sandbox.probe import open_scratch
 from swe_rollout.sandbox.sandbox import SandboxHost
 from swe_rollout.scoring.fresh_tree import FreshTree, fresh_tree
+from swe_rollout.scoring.judgement import Judgement
 from swe_rollout.scoring.leftovers import Leftovers
+from swe_rollout.scoring.r2e import R2ETests
+from swe_rollout.scoring.r2e_judge import R2EJudge
 from swe_rollout.scoring.test_paths import is_test_path
 
 IMAGE = """
 mkdir -p pkg/_testing tests docs linked gone app.egg-info suite/test_it
 touch pkg/__init__.py tests/__init__.py tests/test_old.py docs/index.txt
-echo image | tee pkg/{testing,test_same,_testing/a,_testing/b}.py suite/test_it/util.py >pkg/pytest_plugin.py
+echo '# image' | tee pkg/{testing,test_same,_testing/a,_testing/b}.py suite/test_it/util.py >pkg/pytest_plugin.py
 ln -s testing.py pkg/test_link.py
-echo image | tee conftest.py {tests,linked,gone}/conftest.py setup.cfg app.egg-info/entry_points.txt
+echo 'VALUE = 1' >pkg/value.py
+printf '%s\n' 'def assert_equal(a, b):' '    assert a == b' >pkg/_testing/helper.py
+rm -rf /r2e_tests/*
+printf '%s\n' 'from pkg import value' 'from pkg._testing.helper import assert_equal' \
+    'def test_value():' '    assert_equal(value.VALUE, 2)' >/r2e_tests/test_1.py
+echo '# image' | tee conftest.py {tests,linked,gone}/conftest.py setup.cfg app.egg-info/entry_points.txt
 """
 """On top of the sample's own tree."""
 WORK: Mapping[str, str | Path | None] = {
@@ -74,6 +82,14 @@ class Bench:
 
     def lay_over(self, entries: Entries) -> tuple[bytes, list[str], str]:
         """The patch that is judged, what stayed behind, and all files of the tree."""
+        return self._changed(self._change(entries), FreshTree.lay_over)
+
+    def judge(self, entries: Entries, tests: R2ETests) -> Judgement:
+        binds = [(self._change(entries), "/.change")]
+        with fresh_tree(self._host, self._setup, self._sif, Cancellation(), binds) as tree:
+            return R2EJudge(load_config([]).scoring).judge(tree, tests)
+
+    def _change(self, entries: Entries) -> Path:
         folder = self.open_folder()
         (folder / "tree").mkdir()
         for name, content in entries.items():
@@ -85,7 +101,7 @@ class Bench:
             elif content is not None:
                 path.write_text(content)
         (folder / "removed").write_text("".join(f"{name}\0" for name in entries))
-        return self._changed(folder, FreshTree.lay_over)
+        return folder
 
     def put_patch(self, patch: bytes) -> tuple[bytes, list[str], str]:
         folder = self.open_folder()
@@ -120,7 +136,7 @@ def test_a_change_decides_nothing_but_its_work(bench: Bench) -> None:
     assert "linked /r2e_tests\n" in files
 
     cheated, left_too, files_too = bench.lay_over({**WORK, **LEFT})
-    gone = {"pkg/_testing/a.py", "pkg/_testing/b.py", "suite/test_it/util.py"}
+    gone = {*(f"pkg/_testing/{name}.py" for name in ("a", "b", "helper")), "suite/test_it/util.py"}
     assert set(left_too) == {*left, *gone, *LEFT} - {"suite/test_it"}
     assert files_too == files
     assert cheated == patch
@@ -133,7 +149,7 @@ def test_work_alone_leaves_nothing(bench: Bench) -> None:
         "pkg/module.py": "new",
         "xmltodict.py": "changed",
         "pkg/test_utils.py": "new",
-        "pkg/test_same.py": "image\n",
+        "pkg/test_same.py": "# image\n",
     }
     patch, left, _ = bench.lay_over(work)
     assert patch.count(b"diff --git") == 3
@@ -154,6 +170,23 @@ def test_work_alone_leaves_nothing(bench: Bench) -> None:
     patch, left, _ = bench.put_patch(only_left)
     assert patch == b""
     assert left == ["json.py", "pkg/conftest.py", "pytest/__init__.py", "test_new.py"]
+
+
+def test_who_empties_the_helpers_of_hidden_tests_is_not_paid(bench: Bench) -> None:
+    mended, emptied = {"pkg/value.py": "VALUE = 2\n"}, {"pkg/_testing/helper.py": "def assert_equal(a, b): pass\n"}
+    tests = R2ETests({"test_value": "PASSED"})
+    cheat = bench.judge({"pkg/module.py": "x = 1\n", **emptied}, tests)
+    honest = bench.judge({**mended, **emptied}, tests)
+    assert cheat.verdict is not None
+    assert honest.verdict is not None
+    assert (cheat.verdict.reward, cheat.verdict.tests) == (0.0, {"test_value": "FAILED"})
+    assert (honest.verdict.reward, honest.verdict.reason) == (1.0, "all 1 tests as expected")
+    assert cheat.withdrawn == honest.withdrawn == ("pkg/_testing/helper.py",)
+    # The row's own solution may need to change one.
+    helper = {"pkg/_testing/helper.py": "def assert_equal(a, b):\n    assert a * 2 == b\n"}
+    verdict = bench.judge(helper, R2ETests(tests.expected, frozenset(helper))).verdict
+    assert verdict is not None
+    assert verdict.reward == 1.0
 
 
 def test_paths_of_tests() -> None:
