@@ -369,6 +369,18 @@ def test_waiting_can_be_cancelled(safe_host: SandboxHost, sif: Path) -> None:
         assert not sandbox.folder.exists()
 
 
+def test_a_handle_stands_for_no_other_process() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        handle = processes.ProcessHandle(process.pid)
+        with contextlib.closing(handle):
+            assert handle.read("cmdline") == b"sleep\0001000\0"
+            assert handle.send(signal.SIGTERM)
+            assert process.wait() == -signal.SIGTERM
+            assert (handle.send(signal.SIGTERM), handle.read("cmdline")) == (False, b"")
+    with pytest.raises(OSError, match="No such process"):
+        processes.ProcessHandle(process.pid)
+
+
 def _kill_when(started: Path, pid: int) -> None:
     until(started.exists)
     os.kill(pid, signal.SIGKILL)
@@ -378,8 +390,8 @@ def test_a_sandbox_that_dies_from_outside(host: SandboxHost, sif: Path) -> None:
     for victim in ("front", "loop"):
         with running(host, sif, Cancellation()) as sandbox:
             front = processes.belonging_to(sandbox.folder)[0]
-            loop = processes.process_one(processes.tree(front))
-            assert loop is not None
+            with contextlib.closing(processes.process_one(processes.tree(front))) as process_one:
+                loop = process_one.pid
             killer = threading.Thread(
                 target=_kill_when, args=[sandbox.layer / "upper/testbed/started", front if victim == "front" else loop]
             )

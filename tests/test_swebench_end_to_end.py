@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,11 @@ command -v python pytest; echo "$CONDA_DEFAULT_ENV"
 python -c 'import marshmallow; print(marshmallow.__file__)'
 /opt/miniconda3/bin/python -c 'import marshmallow' 2>&1 | tail -n 1
 """
-LIMIT_PROCESS_1 = "import resource as r; r.prlimit(1, r.RLIMIT_NOFILE, (64, 64))"
+BREAK = "python3 -c 'import resource as r; r.prlimit(1, r.RLIMIT_NOFILE, (64, 64))'"
+BREAK_AT_PATCH = f"""
+printf '%s\\n' '#!/bin/bash' {shlex.quote(f"[[ $1 != apply ]] || {BREAK}")} 'exec /usr/bin/git "$@"' >/usr/local/bin/git
+chmod +x /usr/local/bin/git
+"""
 HIDDEN = """
 ls /run_tests.sh; find / -xdev -name 'run_tests*' -o -xdev -name 'eval.sh'
 grep -rlF '%0''G@example' / --exclude-dir=proc --exclude-dir=sys --exclude-dir=dev; echo nothing else
@@ -85,10 +90,12 @@ def test_rewards(server: Server, samples: Path, open_folder: Callable[[], Path])
     assert '+assert len("caf\ufffd") == 4\n' in json.loads(server.written(latin, "outcome.json"))["submission"]
     kept = [sessions[name] for name in ("gold", "bytes that are no text", "nothing")]
     assert "3 sessions: 3 as before" in rescored(server, samples, open_folder(), kept)
-    # What the server takes for the agent's doing is none of the machine's here either.
-    broken = f"setup.script=python3 -c '{LIMIT_PROCESS_1}'"
-    told = rescored(server, samples, open_folder(), kept[:1], "--config", broken)
-    assert "1 sessions: 0 as before, 1 changed, 0 could not be judged" in told
+    # A sandbox that breaks before the patch is there says nothing of it; one that breaks at it is its doing.
+    for broken, told in (
+        (BREAK, "0 as before, 0 changed, 1 could not be judged"),
+        (BREAK_AT_PATCH, "0 as before, 1 changed, 0 could not be judged"),
+    ):
+        assert told in rescored(server, samples, open_folder(), kept[:1], "--config", f"setup.script={broken}")
 
 
 def rescored(server: Server, samples: Path, folder: Path, sessions: Sequence[str], *flags: str) -> str:

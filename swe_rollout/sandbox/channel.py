@@ -11,6 +11,7 @@ from typing import IO
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.errors import AgentFault, SandboxError
+from swe_rollout.sandbox.processes import ProcessHandle
 
 LOOP = Path(__file__).with_name("loop.sh")
 MOUNT_POINT = "/.channel"
@@ -97,21 +98,21 @@ class Channel:
         requests: IO[bytes],
         answers: IO[bytes],
         *,
-        loop_pid: int,
+        loop: ProcessHandle,
         front_fd: int,
         front_code: Callable[[], int | None],
     ) -> None:
         """Take over the pipes of a loop that has said it is ready.
 
-        `loop_pid` is its process id on the host. `front_fd` becomes readable when Apptainer's front process ends, and
-        `front_code` then gives its return code, as `Popen` does.
+        `front_fd` becomes readable when Apptainer's front process ends, and `front_code` then gives its return code, as
+        `Popen` does.
         """
         self._requests = requests
         self._answers = answers
-        self._loop_pid = loop_pid
+        self._loop = loop
         self._front_fd = front_fd
         self._front_code = front_code
-        self._limits = self._read_limits()
+        self._limits = loop.read("limits")
         # Who holds the other end could leave the pipe full.
         os.set_blocking(requests.fileno(), False)
 
@@ -199,10 +200,8 @@ class Channel:
             raise AgentFault("SandboxBroken", "the sandbox no longer takes commands")
 
     def _end_command(self) -> None:
-        try:
-            os.kill(self._loop_pid, signal.SIGUSR1)
-        except ProcessLookupError:
-            raise self._died("while a command ran") from None
+        if not self._loop.send(signal.SIGUSR1):
+            raise self._died("while a command ran")
 
     def _died(self, when: str) -> Exception:
         """Whose fault the death is: by itself the loop ends only when it is made to, for want of processes, say."""
@@ -213,15 +212,9 @@ class Channel:
 
     def _check_limits(self) -> None:
         """A limit that is put on process 1 from inside would let the kernel kill it as if from outside."""
-        limits = self._read_limits()
+        limits = self._loop.read("limits")
         if limits and limits != self._limits:
             raise AgentFault("SandboxBroken", "the limits of the sandbox's process 1 were changed")
-
-    def _read_limits(self) -> bytes:
-        try:
-            return Path(f"/proc/{self._loop_pid}/limits").read_bytes()
-        except OSError:
-            return b""
 
 
 def _read_available(fd: int, output: BoundedOutput, *, once: bool) -> bool:

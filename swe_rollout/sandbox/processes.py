@@ -6,6 +6,7 @@ neither our environment nor our process group).
 """
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -22,9 +23,15 @@ def tree(root: int) -> list[int]:
     return pids
 
 
-def process_one(pids: Iterable[int]) -> int | None:
-    """The one of `pids` that is process 1 of a process namespace of its own."""
-    return next((pid for pid in pids if _is_process_one(pid)), None)
+def process_one(pids: Iterable[int]) -> "ProcessHandle":
+    """The one of `pids` that is process 1 of a process namespace of its own. Raises OSError when there is none."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            handle = ProcessHandle(pid)
+            if _is_process_one(handle.read("status")):
+                return handle
+            handle.close()
+    raise ProcessLookupError(errno.ESRCH, "no process 1")
 
 
 def any_left(pids: Iterable[int]) -> bool:
@@ -58,19 +65,72 @@ def end_all(folder: Path, *, session: int | None = None, seconds: float = 10.0) 
     return []
 
 
-def end_namespace(process_one: int, *, seconds: float = 5.0) -> bool:
-    """Kill at one moment all that runs beside `process_one` in its process namespace, as nothing from outside can: what
-    breeds is faster than a hunt by number, and keeps a process 1 that reaps it from ever doing anything else.
+class ProcessHandle:
+    """One process, and never another that has got its number since. Used by one thread."""
 
-    False when it was not done; only root may join the namespace.
-    """
-    join = ("nsenter", "--target", str(process_one), "--pid", "--", "/bin/bash", "-c", "kill -KILL -1")
-    if os.geteuid() != 0:
-        return False
-    try:
-        return subprocess.run(join, stderr=subprocess.DEVNULL, timeout=seconds, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+    def __init__(self, pid: int) -> None:
+        """Raises OSError when it is gone."""
+        self.pid = pid
+        self._fd = os.pidfd_open(pid)
+        try:
+            self._folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send it a signal; False when it is gone."""
+        try:
+            signal.pidfd_send_signal(self._fd, number)
+        except OSError:
+            return False
+        return True
+
+    def read(self, name: str) -> bytes:
+        """What its file `name` in /proc holds; empty when it is gone."""
+        try:
+            with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder), "rb") as file:
+                return file.read()
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        os.close(self._fd)
+        os.close(self._folder)
+
+
+class Namespace:
+    """The process namespace of a sandbox, which is itself for as long as this is open. Used by one thread at a time."""
+
+    def __init__(self, process_one: int) -> None:
+        """That of `process_one`. Where it cannot be opened, as only root may do, `end` does nothing."""
+        self._fd: int | None = None
+        with contextlib.suppress(OSError):
+            self._fd = os.open(f"/proc/{process_one}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            if os.path.samestat(os.fstat(self._fd), Path("/proc/self/ns/pid").stat()):
+                # It is gone, and its number a process of the machine's.
+                self.close()
+
+    def end(self, *, seconds: float = 5.0) -> bool:
+        """Kill at one moment all that runs in it beside process 1, as nothing from outside can: what breeds is faster
+        than a hunt by number, and keeps a process 1 that reaps it from ever doing anything else.
+
+        False when it was not done.
+        """
+        if self._fd is None or os.geteuid() != 0:
+            return False
+        join = ("nsenter", f"--pid=/proc/self/fd/{self._fd}", "--", "/bin/bash", "-c", "kill -KILL -1")
+        try:
+            ended = subprocess.run(join, stderr=subprocess.DEVNULL, timeout=seconds, check=False, pass_fds=[self._fd])
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return ended.returncode == 0
+
+    def close(self) -> None:
+        """Idempotent."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
 
 
 def _all() -> Iterator[int]:
@@ -93,12 +153,11 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def _is_process_one(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                ids = line.split()[1:]
-                return len(ids) > 1 and ids[-1] == "1"
+def _is_process_one(status: bytes) -> bool:
+    for line in status.splitlines():
+        if line.startswith(b"NSpid:"):
+            ids = line.split()[1:]
+            return len(ids) > 1 and ids[-1] == b"1"
     return False
 
 

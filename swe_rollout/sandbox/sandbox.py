@@ -90,7 +90,7 @@ class Sandbox:
         self._process: subprocess.Popen[bytes] | None = None
         self._pids: Sequence[int] = ()
         """Apptainer's processes, its FUSE helpers and the loop, once it has started."""
-        self._loop: int | None = None
+        self._loop: processes.ProcessHandle | None = None
         self._front_fd: int | None = None
         self._watched: Watched | None = None
 
@@ -116,17 +116,18 @@ class Sandbox:
         self._wait_until_ready(process, cancellation)
         self._front_fd = os.pidfd_open(process.pid)
         self._pids = processes.tree(process.pid)
-        self._loop = processes.process_one(self._pids)
-        if self._loop is None:
-            raise SandboxError(f"the sandbox of {self._image.name} died right after its start")
+        try:
+            self._loop = processes.process_one(self._pids)
+        except OSError:
+            raise SandboxError(f"the sandbox of {self._image.name} died right after its start") from None
         self._channel.attach(
             process.stdin,
             process.stdout,
-            loop_pid=self._loop,
+            loop=self._loop,
             front_fd=self._front_fd,
             front_code=lambda: _code_of(process),
         )
-        self._watched = self._host.watch.add(self._loop, self.layer, self._host.limits)
+        self._watched = self._host.watch.add(self._loop.pid, self.layer, self._host.limits)
 
     def run(
         self,
@@ -168,10 +169,10 @@ class Sandbox:
         assert process.stdout is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
-        if self._loop is not None and process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                # Process 1 takes everything in its namespace along, and Apptainer then unmounts in good order.
-                os.kill(self._loop, signal.SIGKILL)
+        if self._loop is not None:
+            # Process 1 takes everything in its namespace along, and Apptainer then unmounts in good order.
+            self._loop.send(signal.SIGKILL)
+            self._loop.close()
         try:
             process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:

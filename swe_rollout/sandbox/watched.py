@@ -15,9 +15,9 @@ from pathlib import Path
 
 from swe_rollout.errors import AgentFault
 from swe_rollout.sandbox.limits import Limits
-from swe_rollout.sandbox.processes import end_namespace
+from swe_rollout.sandbox.processes import Namespace
 from swe_rollout.sandbox.storage import LayerSize, MemoryFiles
-from swe_rollout.sandbox.table import Table, descendants, end, read_process, read_table, used_bytes
+from swe_rollout.sandbox.table import Process, Table, descendants, end, read_process, read_table, used_bytes
 
 _GROWTH = 1.05
 """How much more than when it was told to make room a sandbox may store meanwhile."""
@@ -33,9 +33,9 @@ class Watched:
 
     def __init__(self, loop_pid: int, layer: Path, limits: Limits) -> None:
         self._lock = threading.Lock()
-        """Guards what is told to the agent: `kills`, `_news`, `_over`. Held from a kill until it is told, so that the
-        command that was hit is the one that hears of it."""
-        self._loop_pid = loop_pid
+        """Guards `_namespace` and what is told to the agent: `kills`, `_news`, `_over`. Held from a kill until it is
+        told, so that the command that was hit is the one that hears of it."""
+        self._namespace = Namespace(loop_pid)
         self._loop = read_process(loop_pid)
         self._memory_files = MemoryFiles(loop_pid)
         self._limits = limits
@@ -96,7 +96,7 @@ class Watched:
 
     def bound_number(self, table: Table) -> None:
         """Hold the sandbox to its limit on processes and threads."""
-        present = descendants(table, self._loop_pid)
+        present = self._family(table)
         self._culled &= {process.identity for process in present}
         processes = [process for process in present if process.identity not in self._culled]
         limit = self._limits.processes
@@ -117,7 +117,7 @@ class Watched:
 
     def weigh(self, table: Table) -> None:
         """Hold the sandbox to its limit on memory. May wait for processes that the processor has no time for."""
-        processes = descendants(table, self._loop_pid)
+        processes = self._family(table)
         in_files = self._memory_files.used_bytes()
         limit = self._limits.memory_bytes
         if limit is not None and in_files > limit:
@@ -154,6 +154,8 @@ class Watched:
     def release(self) -> None:
         """The sandbox is about to end; idempotent."""
         self._memory_files.close()
+        with self._lock:
+            self._namespace.close()
 
     def _overfull(self, stored: float, limit: int, *, in_memory: bool) -> None:
         with self._lock:
@@ -167,9 +169,17 @@ class Watched:
                 return
             self._end_all()
 
+    def _family(self, table: Table) -> list[Process]:
+        """What ran in the sandbox when `table` was read; nothing once its process 1 is gone, for whose number may be
+        another's by then."""
+        if self._loop is None or (now := read_process(self._loop.pid)) is None or now.identity != self._loop.identity:
+            return []
+        return descendants(table, self._loop.pid)
+
     def _end_all(self) -> None:
-        if not end_namespace(self._loop_pid):
-            for process in descendants(read_table(), self._loop_pid):
+        """With the lock held."""
+        if not self._namespace.end():
+            for process in self._family(read_table()):
                 end(process)
 
     def _tell(self, news: str) -> None:
