@@ -1,19 +1,15 @@
-"""A commit in R2E-Gym's ParsedCommit form, and the way back to a diff."""
+"""A commit in R2E-Gym's ParsedCommit form."""
 
 import ast
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from data.parsed_diff import LINE_MARKS, Json
 from data.repository import FIX_DATE, git
 
-Json = dict[str, Any]
-
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: (.*))?$")
-_LINE_TYPES = {" ": "context", "+": "added", "-": "deleted", "\\": "note"}
-_LINE_MARKS = {kind: mark for mark, kind in _LINE_TYPES.items()} | {"note": "\\ "}
-"""A note's content has no blank in front: `\\ No newline at end of file`."""
+_LINE_TYPES = {mark[0]: kind for kind, mark in LINE_MARKS.items()}
 
 
 @dataclass(frozen=True)
@@ -40,32 +36,6 @@ def parse_commit(repository: Path, old: str, new: str) -> Json:
         "commit_date": FIX_DATE,
         "metadata": {},
     }
-
-
-def rebuild_diff(parsed: Json) -> str:
-    """The diff that a ParsedCommit stands for, as `git apply` takes it."""
-    lines: list[str] = []
-    for diff in parsed["file_diffs"]:
-        path = diff["header"]["file"]["path"]
-        lines.append(f"diff --git a/{path} b/{path}")
-        if diff["header"]["misc_line"]:
-            lines.append(diff["header"]["misc_line"])
-        index = diff["index_line"]
-        if index:
-            mode = f" {index['mode']}" if index["mode"] else ""
-            lines.append(f"index {index['old_commit_hash']}..{index['new_commit_hash']}{mode}")
-        if diff["minus_file"] and diff["plus_file"]:
-            lines += [f"--- {diff['minus_file']['path']}", f"+++ {diff['plus_file']['path']}"]
-        for hunk in diff["hunks"]:
-            lines.append(_hunk_line(hunk["descriptor"]))
-            lines += [_LINE_MARKS[line["type"]] + line["content"] for line in hunk["line_group"]["all_lines"]]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def python_diff(parsed: Json) -> str:
-    """The part of a ParsedCommit that R2E-Gym validates its rows with: Python files, tests among them."""
-    diffs = [diff for diff in parsed["file_diffs"] if diff["header"]["file"]["path"].endswith(".py")]
-    return rebuild_diff({**parsed, "file_diffs": diffs})
 
 
 def touched_entities(parsed: Json) -> list[Json]:
@@ -111,7 +81,7 @@ def _file_diff(repository: Path, old: str, new: str, path: str) -> Json:
         elif diff["hunks"]:
             lines = diff["hunks"][-1]["line_group"]["all_lines"]
             kind = _LINE_TYPES[line[0]]
-            lines.append({"content": line.removeprefix(_LINE_MARKS[kind]), "type": kind})
+            lines.append({"content": line.removeprefix(LINE_MARKS[kind]), "type": kind})
         elif line.startswith("index "):
             hashes, _, mode = line.removeprefix("index ").partition(" ")
             before, _, after = hashes.partition("..")
@@ -145,14 +115,6 @@ def _new_hunk(match: "re.Match[str]") -> Json:
         },
         "line_group": {"all_lines": []},
     }
-
-
-def _hunk_line(descriptor: Json) -> str:
-    def place(part: Json) -> str:
-        return str(part["start"]) if part["length"] is None else f"{part['start']},{part['length']}"
-
-    section = f" {descriptor['section']}" if descriptor["section"] else ""
-    return f"@@ -{place(descriptor['old_range'])} +{place(descriptor['new_range'])} @@{section}"
 
 
 def _entities(path: str, source: str) -> list[Entity]:

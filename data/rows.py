@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.commands import BuildError
-from data.parsed_commit import Json, changed_lines, rebuild_diff, touched_entities
+from data.parsed_commit import changed_lines, touched_entities
+from data.parsed_diff import Json, rebuild_diff
 from data.r2e_image import HiddenTests
 from data.results import parse_log
 from data.sources import R2ETask

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data.parsed_commit import rebuild_diff
+from data.parsed_diff import rebuild_diff
 from data.repository import is_test_file
 
 _FILE = re.compile(

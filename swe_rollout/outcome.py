@@ -42,9 +42,9 @@ class Outcome:
         return cls("completed", exit_status, submission, reward, reason, None, n_calls)
 
     @classmethod
-    def failed(cls, error: str, *, exit_status: str = "", n_calls: int = 0, blames_row: bool = False) -> "Outcome":
-        return cls("failed", exit_status, error=error, n_calls=n_calls, blames_row=blames_row)
+    def failed(cls, error: str, *, n_calls: int = 0, blames_row: bool = False) -> "Outcome":
+        return cls("failed", error=error, n_calls=n_calls, blames_row=blames_row)
 
     @classmethod
-    def cancelled(cls, error: str, *, exit_status: str = "", n_calls: int = 0) -> "Outcome":
-        return cls("cancelled", exit_status, error=error, n_calls=n_calls)
+    def cancelled(cls, error: str, *, n_calls: int = 0) -> "Outcome":
+        return cls("cancelled", error=error, n_calls=n_calls)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from endpoint import Endpoint, Turn
 from waiting import until
 
-from data.parsed_commit import rebuild_diff
+from data.parsed_diff import rebuild_diff
 from swe_rollout.sandbox import processes
 
 REPOSITORY = Path(__file__).parents[1]

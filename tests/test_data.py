@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data.parsed_commit import parse_commit, rebuild_diff
+from data.parsed_commit import parse_commit
+from data.parsed_diff import rebuild_diff
 from data.repository import git
 from data.results import parse_log
 from data.swebench_rows import image_of

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.parsed_commit import python_diff
+from data.parsed_diff import python_diff
 from swe_rollout.errors import StartupError
 from swe_rollout.validation.rows import Row
 
