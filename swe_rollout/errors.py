@@ -9,6 +9,9 @@ Each family leads to exactly one ending of a session (`outcome.py`):
 `StartupError` never meets a session: it keeps the server from starting.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 
 class InfrastructureError(Exception):
     """A fault of the server, the machine, the data or the model endpoint."""
@@ -48,3 +51,12 @@ class Cancelled(Exception):
 
 class StartupError(Exception):
     """The server must not start; the message is one line that says what to do."""
+
+
+@contextlib.contextmanager
+def without_agent(kind: type[InfrastructureError], what: str) -> Iterator[None]:
+    """Within the block nothing of an agent's is in the sandbox yet: what breaks it becomes an error of `kind`."""
+    try:
+        yield
+    except AgentFault as fault:
+        raise kind(f"{what}: {fault}") from fault

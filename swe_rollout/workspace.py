@@ -1,13 +1,12 @@
 """The sandbox an agent works in: prepared, and without what it must not see."""
 
-import contextlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.config import SetupSection
-from swe_rollout.errors import AgentFault, SetupError
+from swe_rollout.errors import SetupError, without_agent
 from swe_rollout.sandbox.channel import CommandResult
 from swe_rollout.sandbox.sandbox import Sandbox
 
@@ -27,23 +26,14 @@ class AgentWorkspace:
             ("the setup script", setup.script),
             ("hiding the tests and the repository's future", f"set -- {shlex.join(hidden)}\n{_SEAL}"),
         ):
-            with _without_agent(what):
+            with without_agent(SetupError, f"{what} broke the sandbox"):
                 result = self.run(script, setup.timeout)
             if result.returncode != 0 or result.timed_out:
                 ending = "timed out" if result.timed_out else f"failed with exit code {result.returncode}"
                 raise SetupError(f"{what} {ending}: {result.output.strip()[-500:]}")
-        with _without_agent("its first start of a shell"):
+        with without_agent(SetupError, "a first command broke the sandbox"):
             sandbox.learn_noise(timeout=setup.timeout, cancellation=cancellation)
 
     def run(self, command: str, timeout: float) -> CommandResult:
         """See `Sandbox.run`."""
         return self._sandbox.run(command, timeout=timeout, cancellation=self._cancellation)
-
-
-@contextlib.contextmanager
-def _without_agent(what: str) -> Iterator[None]:
-    """No command of the agent has run yet, so nothing that breaks the sandbox is the agent's fault."""
-    try:
-        yield
-    except AgentFault as fault:
-        raise SetupError(f"{what} broke the sandbox: {fault}") from fault

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from swe_rollout.cancellation import Cancellation
 from swe_rollout.config import SetupSection
-from swe_rollout.errors import AgentFault, ScoringError
+from swe_rollout.errors import AgentFault, ScoringError, without_agent
 from swe_rollout.sandbox.channel import OUTPUT_LIMIT_BYTES, CommandResult
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
 from swe_rollout.scoring.verdict import Verdict
@@ -22,6 +22,7 @@ _LOW_BYTES = 1 << 30
 _LOW_INODES = 10_000
 _LOW_SHARE = 0.05
 """With less left, a step may have failed for it, also if some has become free since."""
+_USELESS = "the image cannot be used to judge"
 
 _HERE = Path(__file__).parent
 _APPLY = (_HERE / "apply.sh").read_text()
@@ -46,15 +47,15 @@ class FreshTree:
 
     def must(self, script: str, what: str, *, output_limit: int = OUTPUT_LIMIT_BYTES) -> CommandResult:
         """Run `script`; raises `ScoringError`, with `what` went wrong, if it fails or the sandbox breaks."""
-        with _without_agent(what):
+        with without_agent(ScoringError, f"{_USELESS}: {what}"):
             result = self.run(script, output_limit=output_limit)
         if failed(result):
-            raise ScoringError(f"the image cannot be used to judge: {what}: {tail(result)}")
+            raise ScoringError(f"{_USELESS}: {what}: {tail(result)}")
         return result
 
     def prepare(self) -> None:
         self.must(self.setup.script, "the setup script failed")
-        with _without_agent("its shell does not answer"):
+        with without_agent(ScoringError, f"{_USELESS}: its shell does not answer"):
             self.sandbox.learn_noise(timeout=self.setup.timeout, cancellation=self.cancellation)
 
     def lay_over(self) -> bytes:
@@ -87,15 +88,6 @@ class FreshTree:
                 "ChangeUnreadable", f"the change is larger than {PATCH_LIMIT_BYTES >> 20} MB as a git patch"
             )
         return patch.raw
-
-
-@contextlib.contextmanager
-def _without_agent(what: str) -> Iterator[None]:
-    """Nothing of the agent's is in the sandbox yet, so nothing that breaks it is the agent's fault."""
-    try:
-        yield
-    except AgentFault as fault:
-        raise ScoringError(f"the image cannot be used to judge: {what}: {fault}") from fault
 
 
 @contextlib.contextmanager
