@@ -54,7 +54,11 @@ def prepare(options: Options, console: Console, stopping: Stopping) -> int:
         console.print("   not begun: the rows name the images, and some rows are not there")
         return _end(options, console, [], failures)
     images = select(entries, options)
-    report = sifs.build_sifs(images, options.sif_dir, options.build, console, stopping.event)
+    try:
+        report = sifs.build_sifs(images, options.sif_dir, options.build, console, stopping.event)
+    except StartupError:
+        summary.print_failures(console, failures)
+        raise
     return _end(options, console, entries, failures | _failures_of(report, console, images, stopping))
 
 
