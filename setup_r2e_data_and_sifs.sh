@@ -67,8 +67,9 @@ how_to_get=(
     [jq]="apt-get install jq"
     [apptainer]="make setup (in $here), or https://apptainer.org/docs/admin/main/installation.html"
 )
+[[ -z ${MINI_SWE_AGENT_VENV:-} || -x $python ]] ||
+    die "MINI_SWE_AGENT_VENV=$MINI_SWE_AGENT_VENV is not a virtual environment: it has no bin/python"
 require "MINI_SWE_AGENT_VENV R2E_DATA_PATH R2E_SIF_DIR" "hf duckdb jq apptainer"
-[[ -x $python ]] || die "MINI_SWE_AGENT_VENV=$MINI_SWE_AGENT_VENV is not a virtual environment: it has no bin/python"
 lacking=$(missing_packages) || die "$python does not run; make the virtual environment anew"
 [[ -z $lacking ]] || die "$venv lacks $lacking: $into $lacking"
 

@@ -63,8 +63,15 @@ class NetworkSection(_Section):
     eval: Network
 
 
+def _absolute(path: str) -> str:
+    if not path.startswith("/") or ".." in path.split("/"):
+        raise ValueError("must be an absolute path of the sandbox")
+    return path
+
+
 class EnvironmentSection(_Section):
-    cwd: str
+    cwd: Annotated[str, AfterValidator(_absolute)]
+    """The task's tree in the sandbox, where every command begins."""
     timeout: float = Field(gt=0)
     """Seconds per command of the agent."""
     process_limit: int = Field(ge=16)

@@ -1,5 +1,6 @@
 """What a change leaves in the judge's tree: in a real sandbox, on a tree made for it."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +24,7 @@ mkdir -p pkg/_testing tests docs linked gone app.egg-info suite/test_it
 touch pkg/__init__.py tests/__init__.py tests/test_old.py docs/index.txt
 echo '# image' | tee pkg/{testing,test_same,_testing/a,_testing/b}.py suite/test_it/util.py >pkg/pytest_plugin.py
 ln -s testing.py pkg/test_link.py
+touch $'tests/\\xff.txt'
 echo 'VALUE = 1' >pkg/value.py
 printf '%s\n' 'def assert_equal(a, b):' '    assert a == b' >pkg/_testing/helper.py
 rm -rf /r2e_tests/*
@@ -62,6 +64,12 @@ LEFT: Mapping[str, str | Path | None] = {
     "pkg/test_link.py": Path("module.py"),
     "pkg/_testing": Path("/etc"),
     "suite/test_it": None,
+    # No UTF-8.
+    "tests/\udcff.txt": "changed",
+    "tests/\udcfe.py": "",
+    "\udcff.egg-info/entry_points.txt": "theirs",
+    # A folder in the place of a file.
+    "pkg/test_same.py/new": "",
     "own_name/deep_test.py": "",
     "test_a\nb.py": "",
     "json.py": "",
@@ -85,8 +93,7 @@ class Bench:
         return self._changed(self._change(entries), FreshTree.lay_over)
 
     def judge(self, entries: Entries, tests: R2ETests) -> Judgement:
-        binds = [(self._change(entries), "/.change")]
-        with fresh_tree(self._host, self._setup, self._sif, Cancellation(), binds) as tree:
+        with fresh_tree(self._host, self._setup, self._sif, Cancellation(), change=self._change(entries)) as tree:
             return R2EJudge(load_config([]).scoring).judge(tree, tests)
 
     def _change(self, entries: Entries) -> Path:
@@ -100,7 +107,7 @@ class Bench:
                 path.symlink_to(content)
             elif content is not None:
                 path.write_text(content)
-        (folder / "removed").write_text("".join(f"{name}\0" for name in entries))
+        (folder / "removed").write_bytes(b"".join(os.fsencode(name) + b"\0" for name in entries))
         return folder
 
     def put_patch(self, patch: bytes) -> tuple[bytes, list[str], str]:
@@ -108,8 +115,8 @@ class Bench:
         (folder / "patch.diff").write_bytes(patch)
         return self._changed(folder, FreshTree.put_patch)
 
-    def _changed(self, folder: Path, change: Callable[[FreshTree], bytes]) -> tuple[bytes, list[str], str]:
-        with fresh_tree(self._host, self._setup, self._sif, Cancellation(), [(folder, "/.change")]) as tree:
+    def _changed(self, folder: Path, change: Callable[[FreshTree], None]) -> tuple[bytes, list[str], str]:
+        with fresh_tree(self._host, self._setup, self._sif, Cancellation(), change=folder) as tree:
             tree.prepare()
             leftovers = Leftovers.before_change(tree, SOLUTION)
             change(tree)
@@ -136,7 +143,7 @@ def test_a_change_decides_nothing_but_its_work(bench: Bench) -> None:
     assert "linked /r2e_tests\n" in files
 
     cheated, left_too, files_too = bench.lay_over({**WORK, **LEFT})
-    gone = {*(f"pkg/_testing/{name}.py" for name in ("a", "b", "helper")), "suite/test_it/util.py"}
+    gone = {"pkg/test_same.py", *(f"pkg/_testing/{name}.py" for name in ("a", "b", "helper")), "suite/test_it/util.py"}
     assert set(left_too) == {*left, *gone, *LEFT} - {"suite/test_it"}
     assert files_too == files
     assert cheated == patch
@@ -174,7 +181,19 @@ def test_work_alone_leaves_nothing(bench: Bench) -> None:
 
 def test_who_empties_the_helpers_of_hidden_tests_is_not_paid(bench: Bench) -> None:
     mended, emptied = {"pkg/value.py": "VALUE = 2\n"}, {"pkg/_testing/helper.py": "def assert_equal(a, b): pass\n"}
+    # Where the change comes from nothing may be left of it.
+    linked = {f"other/{path.removeprefix('pkg/')}": text for path, text in emptied.items()}
+    linked |= {"other/value.py": "VALUE = 1\n", "other/__init__.py": ""}
     tests = R2ETests({"test_value": "PASSED"})
+    for target in ("/.change/tree/other", "other"):
+        verdict = bench.judge({**linked, "pkg": Path(target)}, tests).verdict
+        assert verdict is not None
+        assert verdict.reward == 0.0, target
+    # Who moves the package and leaves a link has done no wrong.
+    moved = {f"src/{path}": text for path, text in mended.items()} | {"src/pkg/_testing/helper.py": ""}
+    verdict = bench.judge({**moved, "pkg": Path("src/pkg"), "src/pkg/__init__.py": ""}, tests).verdict
+    assert verdict is not None
+    assert (verdict.reward, verdict.reason) == (1.0, "all 1 tests as expected")
     cheat = bench.judge({"pkg/module.py": "x = 1\n", **emptied}, tests)
     honest = bench.judge({**mended, **emptied}, tests)
     assert cheat.verdict is not None
@@ -199,6 +218,7 @@ def test_paths_of_tests() -> None:
         ),
         *("tornado/testing.py", "tornado/test/util.py", "scrapy/utils/testsite.py", "sympy/utilities/pytest.py"),
         *("aiohttp/test_utils.py", "aiohttp/pytest_plugin.py", "a_test.py", "tests", "x/TestCase.txt", "a-test/b"),
+        *("coverage/mixintests.py", "x/unittest_util.py", "sympy/utilities/runtests.py", "sympy/utilities/randtest.py"),
     ):
         assert is_test_path(path), path
     for path in ("latest.py", "contest/a.py", "attestation.py", "numpy/core/numeric.py", "greatest_common.py", "."):

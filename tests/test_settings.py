@@ -156,15 +156,19 @@ def test_a_server_that_must_not_start_says_why_in_one_line(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         work = ("--work-dir", str(tmp_path / "work"))
-        results = [run_server("--port", port), run_server("--port", "0", *work), run_server("--bogus")]
-    assert [result.returncode for result in results] == [2, 2, 2]
-    assert [result.stdout for result in results] == ["", "", ""]
-    taken, no_rows, bogus = (result.stderr for result in results)
+        relative = ("--config", "environment.cwd=testbed")
+        calls = (("--port", port), ("--port", "0", *work), ("--bogus",), (*relative, *work))
+        results = [run_server(*flags) for flags in calls]
+    assert [result.returncode for result in results] == [2, 2, 2, 2]
+    assert [result.stdout for result in results] == ["", "", "", ""]
+    taken, no_rows, bogus, no_tree = (result.stderr for result in results)
     assert taken.startswith(f"agent_server.py: cannot listen on 127.0.0.1 port {port}: Address already in use; ")
     assert no_rows.startswith("agent_server.py: no file matches ")
     assert str(tmp_path) in no_rows
     assert bogus == "agent_server.py: unrecognized arguments: --bogus (--help lists the settings)\n"
-    assert [text.count("\n") for text in (taken, no_rows, bogus)] == [1, 1, 1]
+    assert no_tree.startswith("agent_server.py: configuration: environment.cwd='testbed': ")
+    assert no_tree.endswith("must be an absolute path of the sandbox\n")
+    assert [text.count("\n") for text in (taken, no_rows, bogus, no_tree)] == [1, 1, 1, 1]
 
 
 def test_the_agent_is_found_here_but_its_imports_are_not_paid_for_before() -> None:

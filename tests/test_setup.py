@@ -93,6 +93,15 @@ def test_all_that_a_script_misses_is_told_at_once(
     assert then in line
 
 
+def test_what_is_no_venv_is_told_before_what_it_would_bring(bare_path: str) -> None:
+    script = "setup_r2e_data_and_sifs.sh"
+    folders = {"R2E_DATA_PATH": "/nowhere", "R2E_SIF_DIR": "/nowhere"}
+    result = _run("bash", script, PATH=bare_path, MINI_SWE_AGENT_VENV="/somewhere", **folders)
+    assert result.returncode == 1
+    told = "MINI_SWE_AGENT_VENV=/somewhere is not a virtual environment: it has no bin/python"
+    assert result.stderr == f"{script}: {told}\n"
+
+
 def test_every_script_is_clean() -> None:
     scripts = _run("find", ".", "-name", "*.sh", "-not", "-path", "./.*").stdout.split()
 

@@ -8,6 +8,7 @@ neither our environment nor our process group).
 import contextlib
 import errno
 import os
+import select
 import signal
 import subprocess
 import time
@@ -77,6 +78,20 @@ class ProcessHandle:
         except OSError:
             os.close(self._fd)
             raise
+        if not self.is_alive():
+            # The folder may be another's.
+            self.close()
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+    def is_alive(self) -> bool:
+        """Whether it runs: not for a zombie."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return not poll.poll(0)
+
+    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """A descriptor of its file `name` in /proc. Raises OSError, also when the process is gone."""
+        return os.open(name, flags | os.O_CLOEXEC, dir_fd=self._folder)
 
     def send(self, number: signal.Signals) -> bool:
         """Send it a signal; False when it is gone."""
@@ -89,7 +104,7 @@ class ProcessHandle:
     def read(self, name: str) -> bytes:
         """What its file `name` in /proc holds; empty when it is gone."""
         try:
-            with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder), "rb") as file:
+            with os.fdopen(self.open(name), "rb") as file:
                 return file.read()
         except OSError:
             return b""
@@ -102,14 +117,11 @@ class ProcessHandle:
 class Namespace:
     """The process namespace of a sandbox, which is itself for as long as this is open. Used by one thread at a time."""
 
-    def __init__(self, process_one: int) -> None:
+    def __init__(self, process_one: ProcessHandle) -> None:
         """That of `process_one`. Where it cannot be opened, as only root may do, `end` does nothing."""
         self._fd: int | None = None
         with contextlib.suppress(OSError):
-            self._fd = os.open(f"/proc/{process_one}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-            if os.path.samestat(os.fstat(self._fd), Path("/proc/self/ns/pid").stat()):
-                # It is gone, and its number a process of the machine's.
-                self.close()
+            self._fd = process_one.open("ns/pid")
 
     def end(self, *, seconds: float = 5.0) -> bool:
         """Kill at one moment all that runs in it beside process 1, as nothing from outside can: what breeds is faster

@@ -127,7 +127,7 @@ class Sandbox:
             front_fd=self._front_fd,
             front_code=lambda: _code_of(process),
         )
-        self._watched = self._host.watch.add(self._loop.pid, self.layer, self._host.limits)
+        self._watched = self._host.watch.add(self._loop, self.layer, self._host.limits)
 
     def run(
         self,

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from swe_rollout.sandbox.processes import ProcessHandle
+
 _SLICE = 128
 """Entries of a layer between two looks at the clock."""
 _INODE_BYTES = 16 << 10
@@ -87,15 +89,15 @@ def _walk(layer: Path) -> Iterator[float | None]:
 class MemoryFiles:
     """What the files of a sandbox take that are in memory: those below /dev, /dev/shm for one, and a few in /etc."""
 
-    def __init__(self, loop_pid: int) -> None:
-        """`loop_pid` is the command loop, which has the file systems open. Only root may look into it; for another
+    def __init__(self, loop: ProcessHandle) -> None:
+        """`loop` is the command loop, which has the file systems open. Only root may look into it; for another
         user there are none to be seen.
         """
         self._lock = threading.Lock()
         self._fds: list[int] = []
         for fd in _LOOP_FDS:
             try:
-                self._fds.append(os.open(f"/proc/{loop_pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC))
+                self._fds.append(loop.open(f"fd/{fd}", os.O_PATH))
             except OSError:
                 continue
 

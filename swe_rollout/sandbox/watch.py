@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from swe_rollout.sandbox.limits import Limits
+from swe_rollout.sandbox.processes import ProcessHandle
 from swe_rollout.sandbox.table import read_table
 from swe_rollout.sandbox.watched import Watched
 
@@ -74,9 +75,9 @@ class Watch:
         self._told_low: set[int] = set()
         """Devices whose lack of space stands in the log."""
 
-    def add(self, loop_pid: int, layer: Path, limits: Limits) -> Watched:
-        """Begin to watch the sandbox with process 1 `loop_pid`."""
-        watched = Watched(loop_pid, layer, limits)
+    def add(self, loop: ProcessHandle, layer: Path, limits: Limits) -> Watched:
+        """Begin to watch the sandbox with process 1 `loop`, which is needed only for this call."""
+        watched = Watched(loop, layer, limits)
         if usage := _RECORDING.get():
             usage.watched.append(watched)
         with self._lock:

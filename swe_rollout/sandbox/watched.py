@@ -15,7 +15,7 @@ from pathlib import Path
 
 from swe_rollout.errors import AgentFault
 from swe_rollout.sandbox.limits import Limits
-from swe_rollout.sandbox.processes import Namespace
+from swe_rollout.sandbox.processes import Namespace, ProcessHandle
 from swe_rollout.sandbox.storage import LayerSize, MemoryFiles
 from swe_rollout.sandbox.table import Process, Table, descendants, end, read_process, read_table, used_bytes
 
@@ -31,13 +31,14 @@ _LOOKS_PER_WEIGHING = 8
 class Watched:
     """The state of one sandbox. The threads of `Watch` look, that of its `Sandbox` asks what they saw."""
 
-    def __init__(self, loop_pid: int, layer: Path, limits: Limits) -> None:
+    def __init__(self, loop: ProcessHandle, layer: Path, limits: Limits) -> None:
         self._lock = threading.Lock()
         """Guards `_namespace` and what is told to the agent: `kills`, `_news`, `_over`. Held from a kill until it is
         told, so that the command that was hit is the one that hears of it."""
-        self._namespace = Namespace(loop_pid)
-        self._loop = read_process(loop_pid)
-        self._memory_files = MemoryFiles(loop_pid)
+        self._namespace = Namespace(loop)
+        seen = read_process(loop.pid)
+        self._loop = seen if loop.is_alive() else None
+        self._memory_files = MemoryFiles(loop)
         self._limits = limits
         self.layer = layer
         self._walk = LayerSize(layer)

@@ -7,13 +7,9 @@ find "$change/tree" -mindepth 1 -type d -printf '%P\0' |
     while IFS= read -r -d '' folder; do
         [[ -d $folder && ! -L $folder ]] || rm -rf -- "$folder"
     done
-while IFS= read -r -d '' path; do
-    if [[ $path == . ]]; then
-        # The agent made the tree anew: only what cannot travel is left of the image's.
-        find . -mindepth 1 -maxdepth 1 ! -name .git ! -name .venv ! -name run_tests.sh ! -name r2e_tests \
-            -exec rm -rf -- {} +
-    else
-        rm -rf -- "$path"
-    fi
-done <"$change/removed"
+if grep -zqxF . "$change/removed"; then
+    # The agent made the tree anew: only what cannot travel is left of the image's.
+    find . -mindepth 1 -maxdepth 1 ! -name .git ! -name .venv ! -name run_tests.sh ! -name r2e_tests -exec rm -rf -- {} +
+fi
+{ grep -zvxF . "$change/removed" || true; } | xargs -0 -r rm -rf --
 cp -R -P --preserve=mode,timestamps,links -- "$change/tree/." .

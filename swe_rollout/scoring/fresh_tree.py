@@ -11,6 +11,7 @@ from swe_rollout.config import SetupSection
 from swe_rollout.errors import AgentFault, ScoringError, without_agent
 from swe_rollout.sandbox.channel import OUTPUT_LIMIT_BYTES, CommandResult
 from swe_rollout.sandbox.sandbox import Sandbox, SandboxHost, running
+from swe_rollout.sandbox.scratch import remove_tree
 from swe_rollout.scoring.verdict import Verdict
 
 LOG_LIMIT_BYTES = 16 << 20
@@ -36,6 +37,8 @@ class FreshTree:
     sandbox: Sandbox
     setup: SetupSection
     cancellation: Cancellation
+    change: Path | None = None
+    """The folder that is `/.change` in the sandbox, until the change is laid over the tree."""
 
     def run(self, script: str, *, output_limit: int = OUTPUT_LIMIT_BYTES) -> CommandResult:
         return self.sandbox.run(
@@ -58,27 +61,29 @@ class FreshTree:
         with without_agent(ScoringError, f"{_USELESS}: its shell does not answer"):
             self.sandbox.learn_noise(timeout=self.setup.timeout, cancellation=self.cancellation)
 
-    def lay_over(self) -> bytes:
-        """Lay the change at `/.change` over the tree; returns it as a git patch, empty when there is none.
+    def lay_over(self) -> None:
+        """Lay the change at `/.change` over the tree. Raises `AgentFault` when that cannot be done."""
+        self._changed_by(_APPLY, "the change cannot be laid over the tree")
 
-        Raises `AgentFault` when that cannot be done.
-        """
-        return self._changed_by(_APPLY, "the change cannot be laid over the tree")
-
-    def put_patch(self) -> bytes:
+    def put_patch(self) -> None:
         """As `lay_over`, for a change that is stored as a git patch: `/.change/patch.diff`."""
-        return self._changed_by("git apply --whitespace=nowarn /.change/patch.diff", "the patch does not apply")
+        self._changed_by("git apply --whitespace=nowarn /.change/patch.diff", "the patch does not apply")
 
-    def _changed_by(self, script: str, failure: str) -> bytes:
+    def _changed_by(self, script: str, failure: str) -> None:
         self.must(f"set -- base\n{_PATCH}", "git cannot read the tree")
         applied = self.run(script)
         if failed(applied):
             check_space(self, applied)
             raise AgentFault("ChangeUnreadable", f"{failure}: {tail(applied)}")
-        return self.patch()
+        # A link in the tree could lead to what is withdrawn from it.
+        for entry in self.change.iterdir() if self.change else ():
+            remove_tree(entry)
 
     def patch(self) -> bytes:
-        """What the tree differs in from its state before the change, as a git patch; raises as `lay_over`."""
+        """What the tree differs in from its state before the change, as a git patch, empty when there is nothing.
+
+        Raises as `lay_over`.
+        """
         patch = self.run(f"set -- patch\n{_PATCH}", output_limit=PATCH_LIMIT_BYTES)
         if failed(patch):
             check_space(self, patch)
@@ -96,11 +101,16 @@ def fresh_tree(
     setup: SetupSection,
     image: Path,
     cancellation: Cancellation,
-    binds: Sequence[tuple[Path, str]],
+    *,
+    change: Path | None = None,
+    binds: Sequence[tuple[Path, str]] = (),
 ) -> Iterator[FreshTree]:
-    """A started sandbox that is gone after the block; `prepare` is still to be called. `binds` are read-only."""
-    with running(host, image, cancellation, binds=binds) as sandbox:
-        yield FreshTree(sandbox, setup, cancellation)
+    """A started sandbox that is gone after the block; `prepare` is still to be called.
+
+    `change` is the folder of a change, which is used up; it and `binds` are read-only in the sandbox.
+    """
+    with running(host, image, cancellation, binds=[*binds, *([(change, "/.change")] if change else [])]) as sandbox:
+        yield FreshTree(sandbox, setup, cancellation, change)
 
 
 def cut_short(result: CommandResult, seconds: float) -> Verdict | None:

@@ -49,12 +49,12 @@ class Judge:
         captured = change()
         if captured.is_empty:
             return Judgement(b"", Verdict.zero("nothing was changed", status="no_change") if run_tests else None)
-        binds = [(captured.folder, "/.change")]
-        with fresh_tree(self._host, self._setup, task.sif, cancellation, binds) as tree:
+        with fresh_tree(self._host, self._setup, task.sif, cancellation, change=captured.folder) as tree:
             if run_tests and not isinstance(task.tests, SWEBenchTests):
                 return self._r2e.judge(tree, task.tests)
             tree.prepare()
-            return Judgement(tree.lay_over())
+            tree.lay_over()
+            return Judgement(tree.patch())
 
     def judge_patch(self, task: Task, patch: bytes, cancellation: Cancellation) -> Judgement:
         """Judge a change that is known as a git patch only: a stored one, or the row's own solution.
@@ -72,7 +72,7 @@ class Judge:
         except OSError as error:
             raise SandboxError(f"the scratch folder takes no more patches: {error}") from error
         try:
-            with fresh_tree(self._host, self._setup, task.sif, cancellation, [(folder, "/.change")]) as tree:
+            with fresh_tree(self._host, self._setup, task.sif, cancellation, change=folder) as tree:
                 return self._r2e.judge_patch(tree, task.tests)
         except AgentFault as fault:
             return Judgement(patch, Verdict.zero(str(fault), status="patch_refused"))
@@ -83,5 +83,5 @@ class Judge:
         """Run the hidden tests on the image's own tree, where they must not all be as expected. Raises as `judge`."""
         if isinstance(task.tests, SWEBenchTests):
             return self._swebench.judge_untouched(task.sif, task.tests, cancellation)
-        with fresh_tree(self._host, self._setup, task.sif, cancellation, []) as tree:
+        with fresh_tree(self._host, self._setup, task.sif, cancellation) as tree:
             return self._r2e.judge_untouched(tree, task.tests)

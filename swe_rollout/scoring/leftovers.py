@@ -49,7 +49,8 @@ class Leftovers:
         """
         touched = set(_paths_of_change(tree, "touched")) - set(solution_paths)
         tests = _tests_of_image(tree) - set(solution_paths)
-        kept = sorted(path for path in tests if not touched.isdisjoint([path, *folders_of(path)]))
+        folders = {folder for path in touched for folder in folders_of(path)}
+        kept = sorted(path for path in tests if path in folders or not touched.isdisjoint([path, *folders_of(path)]))
         surplus = sorted(path for path in touched if is_test_path(path) and path not in tests)
         tree.must(_step("keep", *PROTECTED_NAMES, "--", *kept), "the tree cannot be read")
         return cls(tree, kept, [*surplus, *_shadows(tree, _paths_of_change(tree, "added"))])
@@ -107,4 +108,11 @@ def _must_read(tree: FreshTree, script: str, what: str) -> CommandResult:
 
 
 def _step(*words: str) -> str:
-    return f"set -- {shlex.join(words)}\n{_STEPS}"
+    return f"set -- {' '.join(map(_quoted, words))}\n{_STEPS}"
+
+
+def _quoted(word: str) -> str:
+    """For bash, also with bytes that are no UTF-8, which stand in it as surrogates."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(f"\\x{byte:02x}" for byte in word.encode("utf-8", "surrogateescape")) + "'"

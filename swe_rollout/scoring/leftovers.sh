@@ -9,6 +9,8 @@
 #             NUL-separated. The same follows, then `--` and paths that have to go.
 # Where the tests are run from, the hidden tests and their runner are the image's anyway.
 set -e
+# In another one, patterns match no name that has bytes without a meaning in it.
+export LC_ALL=C
 work=/tmp/.judge
 root=$(pwd -P)
 outside=(-path ./.git -o -path ./.venv -o -path ./r2e_tests -o -path ./run_tests.sh)
@@ -73,14 +75,20 @@ keep() {
     (($# == 0)) || printf '%s\0' "$@" | keep_copies kept_paths
 }
 
-# Never through a link, which may lead out of the tree.
-is_folder() {
-    (cd -P -- "$root$1" 2>/dev/null && [[ $PWD == "$root$1" ]])
+# in_tree FOLDER: sets `folder` to where it is when all links are followed; fails where that is out of the tree.
+declare -A found
+in_tree() {
+    if [[ ! ${found[/$1]} ]]; then
+        folder=$(realpath -m -- "$root/$1" 2>/dev/null) && [[ $folder/ == "$root"/* ]] || folder=/
+        found[/$1]=$folder
+    fi
+    folder=${found[/$1]}
+    [[ $folder != / ]]
 }
 
-# put_back KEPT PATH: the copy of PATH in KEPT, whose folder is there.
+# put_back KEPT PATH: the copy of PATH in KEPT, to `folder`.
 put_back() {
-    cp -R -P --preserve=mode,timestamps,links -- "$work/$1/$2" "$root/$2"
+    cp -R -P --preserve=mode,timestamps,links -- "$work/$1/$2" "$folder/${2##*/}"
 }
 
 put_back_names() {
@@ -88,33 +96,25 @@ put_back_names() {
     named "$@" | xargs -0 -r rm -rf --
     while IFS= read -r -d '' path; do
         path=${path#./}
-        folder=/${path%/*}
-        [[ $path == */* ]] || folder=
         # Not where the folder is gone.
-        ! is_folder "$folder" || put_back kept_names "$path"
+        if in_tree "$(dirname -- "$path")" && [[ -d $folder ]]; then put_back kept_names "$path"; fi
     done <"$work/named"
 }
 
-make_folders() {
-    local folder='' left=$1
-    while [[ $left == */* ]]; do
-        folder+=/${left%%/*}
-        left=${left#*/}
-        is_folder "$folder" || mkdir -- "$root$folder" 2>/dev/null || return
-    done
-}
-
 put_back_paths() {
-    local path
+    local path folder
     for path in "$@"; do
         if [[ -L $path || -L $work/kept_paths/$path ]]; then
             [[ $(readlink -- "$path") != "$(readlink -- "$work/kept_paths/$path")" ]] || continue
-        elif cmp -s -- "$path" "$work/kept_paths/$path"; then
+        elif [[ -f $path ]] && cmp -s -- "$path" "$work/kept_paths/$path"; then
             continue
         fi
         printf '%s\0' "$path"
-        rm -rf -- "$path" 2>/dev/null || true
-        ! make_folders "$path" || put_back kept_paths "$path"
+        folder=.
+        [[ $path != */* ]] || folder=${path%/*}
+        if ! in_tree "$folder" || ! mkdir -p -- "$folder" 2>/dev/null; then continue; fi
+        [[ ! -e $path && ! -L $path ]] || rm -rf -- "$path"
+        put_back kept_paths "$path"
     done
 }
 
@@ -126,10 +126,9 @@ withdraw() {
     take_words "$@"
     shift "$taken"
     for path in "$@"; do
-        [[ -L $path || -e $path && ! -d $path ]] || continue
-        rm -rf -- "$path"
-        printf '%s\0' "$path"
-    done
+        [[ ! -L $path && (! -e $path || -d $path) ]] || printf '%s\0' "$path"
+    done | tee "$work/surplus"
+    xargs -0 -r rm -rf -- <"$work/surplus"
     put_back_paths "${words[@]}"
     contents "${names[@]}" >"$work/contents_now"
     if ! cmp -s "$work/contents" "$work/contents_now"; then

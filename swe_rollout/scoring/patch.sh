@@ -10,7 +10,7 @@ export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null
 
 plain_git() {
     git -c core.autocrlf=false -c core.safecrlf=false -c core.fsmonitor=false -c core.hooksPath=/dev/null \
-        -c core.untrackedCache=false -c core.fileMode=true "$@"
+        -c core.untrackedCache=false -c core.fileMode=true -c core.protectNTFS=false -c core.protectHFS=false "$@"
 }
 
 if [[ $1 == base ]]; then

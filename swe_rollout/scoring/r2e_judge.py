@@ -40,13 +40,12 @@ class R2EJudge:
         tree.prepare()
         return self._test(tree, tests, HiddenRun.plan(tree, tests.expected), b"")
 
-    def _judge(self, tree: FreshTree, tests: R2ETests, change: Callable[[], bytes]) -> Judgement:
+    def _judge(self, tree: FreshTree, tests: R2ETests, change: Callable[[], None]) -> Judgement:
         run = HiddenRun.plan(tree, tests.expected)
         leftovers = Leftovers.before_change(tree, tests.solution_paths)
-        patch = change()
+        change()
         left = leftovers.withdraw()
-        if left:
-            patch = tree.patch()
+        patch = tree.patch()
         if patch:
             judgement = self._test(tree, tests, run, patch)
         else:

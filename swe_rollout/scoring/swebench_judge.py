@@ -54,7 +54,7 @@ class SWEBenchJudge:
             raise SandboxError(f"the scratch folder takes no more submissions: {error}") from error
         try:
             folder.chmod(0o755)
-            with fresh_tree(self.host, self.setup, image, cancellation, [(folder, "/.judge")]) as tree:
+            with fresh_tree(self.host, self.setup, image, cancellation, binds=[(folder, "/.judge")]) as tree:
                 script = self._script(tree, tests)
                 _write(folder, tests, patch, script)
                 verdict, withdrawn = _apply(tree) if patch else (None, ())

@@ -7,11 +7,13 @@ who may empty those need not mend anything.
 import re
 from pathlib import PurePosixPath
 
-_TEST_WORD = re.compile(r"(?<![a-z0-9])(?:py)?test", re.IGNORECASE)
+_TEST_WORD = re.compile(r"(?<![a-z0-9])(?:py)?test|tests(?![a-z])|(?:unit|rand)test", re.IGNORECASE)
 
 
 def is_test_path(path: str) -> bool:
-    """Whether a folder or the file of `path` has a word in its name that begins with `test` or `pytest`."""
+    """Whether a folder or the file of `path` has a word in its name that begins with `test` or `pytest`, or ends with
+    `tests`, `unittest` or `randtest`. One that ends with `test` may be any: `latest`.
+    """
     return _TEST_WORD.search(path) is not None
 
 
