@@ -72,7 +72,7 @@ keep() {
     named "${words[@]}" >"$work/named"
     keep_copies kept_names <"$work/named"
     contents "${words[@]}" >"$work/contents"
-    (($# == 0)) || printf '%s\0' "$@" | keep_copies kept_paths
+    { (($# == 0)) || printf '%s\0' "$@"; } | keep_copies kept_paths
 }
 
 # in_tree FOLDER: sets `folder` to where it is when all links are followed; fails where that is out of the tree.
@@ -103,6 +103,7 @@ put_back_names() {
 
 put_back_paths() {
     local path folder
+    local -A made=()
     for path in "$@"; do
         if [[ -L $path || -L $work/kept_paths/$path ]]; then
             [[ $(readlink -- "$path") != "$(readlink -- "$work/kept_paths/$path")" ]] || continue
@@ -112,10 +113,21 @@ put_back_paths() {
         printf '%s\0' "$path"
         folder=.
         [[ $path != */* ]] || folder=${path%/*}
-        if ! in_tree "$folder" || ! mkdir -p -- "$folder" 2>/dev/null; then continue; fi
-        [[ ! -e $path && ! -L $path ]] || rm -rf -- "$path"
-        put_back kept_paths "$path"
-    done
+        in_tree "$folder" || continue
+        [[ ${made[$folder]} ]] || mkdir -p -- "$folder" 2>/dev/null || continue
+        made[$folder]=1
+        if [[ $folder/${path##*/} == "$root/$path" ]]; then
+            printf '%s\0' "$path" >&3
+        else
+            rm -rf -- "$path"
+            put_back kept_paths "$path"
+        fi
+    done 3>"$work/in_place"
+    # Those that no link leads to, at once: they may be thousands.
+    xargs -0 -r rm -rf -- <"$work/in_place"
+    cd "$work/kept_paths"
+    xargs -0 -r cp -R -P --preserve=mode,timestamps,links --parents -t "$root" -- <"$work/in_place"
+    cd "$root"
 }
 
 withdraw() {
