@@ -325,8 +325,9 @@ def test_a_verification_that_takes_too_long_says_nothing_of_the_image(
     folder.registry.push(image, [tree, tmp_path / "own"])
     limits = {"verify_seconds": 5.0, "attempts": 99}
     monkeypatch.setenv("APPTAINER_BIND", f"{gate}:/gate")
-    report = folder.build([image, other], **limits)
-    assert (report.n_built, report.failures) == (2, {})
+    for one in (other, image):
+        report = folder.build([one], **limits)
+        assert (report.n_built, report.failures) == (1, {})
     assert "`true` has not ended within 5 s in " in folder.printed
     assert folder.registry.count("HEAD", manifests(image)) >= 2
     # It was built once.
